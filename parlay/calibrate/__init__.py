@@ -1,0 +1,1 @@
+"""Measures real machines and writes what they reach to a calibration file."""

@@ -1,0 +1,1 @@
+"""Devices, links and clusters as data: the specifications, their loaders and the catalog."""

@@ -1,0 +1,209 @@
+"""One layout as a person writes it (Layout), and many as arrays (Layouts): one code path prices both."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from parlay.errors import UsageError
+from parlay.layouts.vocabulary import (
+    CP_KINDS,
+    DEFAULT_ORDER,
+    RECOMPUTE,
+    SCHEDULES,
+    Axis,
+    CpKind,
+    Schedule,
+    recompute_bits,
+    recompute_modules,
+)
+from parlay.specfile import Spec, validate
+
+Degree = Annotated[int, Field(ge=1, le=1 << 24)]
+Ints = NDArray[np.int64]
+
+
+class Layout(Spec):
+    """How one job is split. GPUs = tp x cp x pp x dp; experts share the same GPUs: etp x ep divides tp x cp x dp."""
+
+    tp: Degree = 1
+    cp: Degree = 1
+    pp: Degree = 1
+    dp: Degree = 1
+    ep: Degree = 1
+    etp: Degree = 1
+    vpp: Degree = 1
+    sp: bool | None = None  # Megatron sequence parallelism; None = on where tp > 1
+    cp_kind: CpKind = "zigzag"
+    ulysses: Degree = 1  # inner degree of usp
+    schedule: Schedule | None = None  # None = 1f1b, interleaved where vpp > 1
+    zero: Annotated[int, Field(ge=0, le=3)] = 1
+    shard: Degree | None = None  # GPUs a ZeRO-3/FSDP shard spans (HSDP); None = all of dp x cp
+    micro_batch: Degree = 1
+    recompute: tuple[str, ...] = ()
+    recompute_layers: Annotated[int, Field(ge=0)] = 0  # with full: layers per stage and chunk; 0 = all
+    first_layers: Annotated[int, Field(ge=0)] = 0  # layers of the first and last stage; 0 = chosen by the split rule
+    last_layers: Annotated[int, Field(ge=0)] = 0
+    tp_overlap: bool = False
+    ep_overlap: bool = False
+    offload_optimizer: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of the optimizer state on the host
+    offload_activations: Annotated[float, Field(ge=0, le=1)] = 0.0
+    order: tuple[Axis, ...] = DEFAULT_ORDER
+
+    @field_validator("recompute", mode="before")
+    @classmethod
+    def _modules(cls, given: Any) -> Any:
+        names = re.split(r"[,+\s]+", given) if isinstance(given, str) else list(given)
+        names = ["core_attention" if n in ("selective", "core_attn") else n for n in names if n not in ("none", "")]
+        for name in names:
+            if name not in RECOMPUTE:
+                raise ValueError(f"unknown recompute module '{name}'; allowed: {', '.join(RECOMPUTE)}, selective")
+        if "full" in names and len(set(names)) > 1:
+            raise ValueError("recompute 'full' stands alone; it already recomputes every module")
+        return tuple(sorted(set(names), key=RECOMPUTE.index))
+
+    @field_validator("order", mode="after")
+    @classmethod
+    def _order(cls, order: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        if sorted(order) != sorted(DEFAULT_ORDER):
+            raise ValueError("order must name tp, cp, dp and pp once each, inner to outer")
+        return order
+
+    @property
+    def gpus(self) -> int:
+        """GPUs the layout uses. Expert parallelism shares them, so ep and etp do not multiply in."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    def __str__(self) -> str:
+        """Return the short form: tp8.cp2.pp16.dp8 and then only what differs from the defaults."""
+        axes = [("tp", self.tp), ("cp", self.cp), ("pp", self.pp), ("dp", self.dp), ("ep", self.ep), ("etp", self.etp)]
+        always = {"tp", "pp", "dp"}
+        parts = [f"{name}{degree}" for name, degree in axes if degree > 1 or name in always]
+        parts += [f"vpp{self.vpp}"] if self.vpp > 1 else []
+        parts.append(f"mb{self.micro_batch}")
+        return ".".join(parts)
+
+
+_KEYS = {"tp", "cp", "pp", "dp", "ep", "etp", "vpp", "mb", "zero", "ulysses", "shard"}
+
+
+def parse_layout(text: str, *, where: str = "layout") -> Layout:
+    """Return the Layout of `text` such as tp8.cp2.pp16.dp8.vpp2.mb1.zero1 (any order, '.', ',' or spaces between)."""
+    fields: dict[str, int] = {}
+    for part in re.split(r"[.,\s]+", text.strip()):
+        match = re.fullmatch(r"([a-z]+)=?(\d{1,8})", part.lower())
+        if not match or match.group(1) not in _KEYS:
+            raise UsageError(
+                f"'{part[:40]}' is not part of a layout",
+                where=where,
+                hint=f"write it like tp8.pp4.dp2; axes: {', '.join(sorted(_KEYS))}",
+            )
+        key = {"mb": "micro_batch"}.get(match.group(1), match.group(1))
+        if key in fields:
+            raise UsageError(f"'{match.group(1)}' is given twice in '{text[:60]}'", where=where)
+        fields[key] = int(match.group(2))
+    return validate(Layout, fields, where)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layouts:
+    """Many layouts as a struct of equally long arrays, one row a layout. Names are codes: see vocabulary.py."""
+
+    tp: Ints
+    cp: Ints
+    pp: Ints
+    dp: Ints
+    ep: Ints
+    etp: Ints
+    vpp: Ints
+    sp: NDArray[np.bool_]
+    cp_kind: Ints
+    ulysses: Ints
+    schedule: Ints
+    zero: Ints
+    shard: Ints  # GPUs a shard spans, always filled in
+    micro_batch: Ints
+    recompute: Ints  # bits, see vocabulary.recompute_bits
+    recompute_layers: Ints
+    first_layers: Ints
+    last_layers: Ints
+    tp_overlap: NDArray[np.bool_]
+    ep_overlap: NDArray[np.bool_]
+    offload_optimizer: NDArray[np.float64]
+    offload_activations: NDArray[np.float64]
+    order: tuple[Axis, ...] = DEFAULT_ORDER
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @property
+    def gpus(self) -> Ints:
+        """GPUs of each layout."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def edp(self) -> Ints:
+        """Copies of each expert shard: the expert data-parallel degree, tp x cp x dp / (etp x ep)."""
+        return (self.tp * self.cp * self.dp) // (self.etp * self.ep)
+
+    def recomputes(self, module: str) -> NDArray[np.bool_]:
+        """Return where `module` is in the recompute set."""
+        return (self.recompute >> RECOMPUTE.index(module) & 1).astype(bool)
+
+    def micro_batches(self, global_batch: int) -> Ints:
+        """Micro-batches per step and data-parallel rank (rounded down; the batch rule rejects remainders)."""
+        return global_batch // (self.dp * self.micro_batch)
+
+    def take(self, index: Any) -> Layouts:
+        """Return the rows of `index` (integers or a mask)."""
+        fields = {f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self) if f.name != "order"}
+        return Layouts(order=self.order, **fields)
+
+    def one(self, row: int) -> Layout:
+        """Return row `row` as a Layout."""
+        value = {f.name: getattr(self, f.name)[row].item() for f in dataclasses.fields(self) if f.name != "order"}
+        value["cp_kind"] = CP_KINDS[value["cp_kind"]]
+        value["schedule"] = SCHEDULES[value["schedule"]]
+        value["recompute"] = recompute_modules(value["recompute"])
+        return Layout(order=self.order, **value)
+
+    @classmethod
+    def of(cls, layouts: Sequence[Layout] | Layout) -> Layouts:
+        """Return layouts as arrays, with what was left open filled in; all must share one axis order."""
+        rows = [layouts] if isinstance(layouts, Layout) else list(layouts)
+        columns: dict[str, list[Any]] = {f.name: [] for f in dataclasses.fields(cls) if f.name != "order"}
+        for row in rows:
+            value = row.model_dump()
+            value["sp"] = row.tp > 1 if row.sp is None else row.sp
+            value["cp_kind"] = CP_KINDS.index(row.cp_kind)
+            value["schedule"] = SCHEDULES.index(row.schedule or ("interleaved" if row.vpp > 1 else "1f1b"))
+            value["shard"] = row.shard or row.dp * row.cp
+            value["recompute"] = recompute_bits(row.recompute)
+            for name, column in columns.items():
+                column.append(value[name])
+        return cls(order=rows[0].order, **{name: np.asarray(column) for name, column in columns.items()})
+
+    @classmethod
+    def grid(cls, *, order: tuple[Axis, ...] = DEFAULT_ORDER, **columns: Any) -> Layouts:
+        """Return layouts from broadcastable columns; what is not given takes Layout's default."""
+        given = {name: np.atleast_1d(np.asarray(column)) for name, column in columns.items()}
+        shape = np.broadcast_shapes(*(c.shape for c in given.values()))
+        base = cls.of(Layout())
+        out = {}
+        for field in dataclasses.fields(cls):
+            if field.name != "order":
+                default = getattr(base, field.name)
+                out[field.name] = np.broadcast_to(given.get(field.name, default), shape).astype(default.dtype).ravel()
+        if "sp" not in given:
+            out["sp"] = out["tp"] > 1
+        if "shard" not in given:
+            out["shard"] = out["dp"] * out["cp"]
+        if "schedule" not in given:
+            out["schedule"] = np.where(out["vpp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
+        return cls(order=order, **out)

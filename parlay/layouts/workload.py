@@ -1,0 +1,44 @@
+"""What is asked of the cluster: sequences, batch, precision, optimizer, and the framework whose accounting applies.
+
+A field left at None takes the default that the framework documents (parlay.estimate.frameworks); an estimate says so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
+from parlay.specfile import Spec
+
+
+class Workload(Spec):
+    """One training step as the user asks for it."""
+
+    seq_len: Annotated[int, Field(gt=0, le=1 << 30)] = 4096
+    global_batch: Annotated[int, Field(gt=0, le=1 << 30)] = 512  # sequences per step, over all GPUs
+    precision: Precision = "bf16"
+    optimizer: Optimizer = "adamw"
+    framework: Framework = "megatron-core"
+    causal: bool = True
+    flash_attention: bool = True
+    total_tokens: Annotated[int, Field(gt=0, le=10**18)] | None = None  # of the whole training run
+    gradient_dtype: StateDtype | None = None  # of the accumulated, reduced gradient
+    moment_dtype: StateDtype | None = None  # of the optimizer's moments
+    master_dtype: StateDtype | None = None  # of the main weights; "bf16" = none kept beside the weights
+    cross_entropy: CrossEntropy | None = None
+    vocab_multiple: Annotated[int, Field(gt=0, le=1 << 20)] | None = None  # the vocabulary is padded to this x tp
+    fp8_weights: bool | None = None  # weights kept only in fp8 (fp8 primary weights, fp8 all-gather)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    moe_imbalance: float = Field(default=1.0, ge=1, le=1000)  # busiest rank's routed tokens over the mean
+    moe_capacity_factor: float | None = Field(default=None, gt=0, le=1000)  # None = dropless
+    overlap_grad_reduce: bool | None = None
+    overlap_param_gather: bool | None = None
+    overlap_p2p: bool | None = None
+    reshard_after_forward: bool | None = None  # FSDP: free a block's gathered weights after its forward
+    cuda_graphs: bool | None = None
+    compiled: bool | None = None  # torch.compile (torchtitan)
+    gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
+    bucket_elements: Annotated[int, Field(gt=0)] | None = None
+    framework_date: str | None = None  # ISO date; defaults of the era apply

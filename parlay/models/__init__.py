@@ -1,0 +1,1 @@
+"""Models as data: the specification, its loaders and the catalog."""

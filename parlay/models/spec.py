@@ -1,0 +1,216 @@
+"""What a model is, as data: layers of several kinds, each an attention (or another mixer) and a feed-forward part.
+
+A ModelSpec holds shapes, never formulas: parlay.estimate.counts joins it with parlay.formulas. Sizes are plain
+integers in elements. A layer is h -> norm -> mixer -> +h -> norm -> feed-forward -> +h unless `norms` says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from parlay.specfile import Spec
+
+Positive = Annotated[int, Field(gt=0, le=1 << 40)]
+NonNegative = Annotated[int, Field(ge=0, le=1 << 40)]
+Norm = Literal["rmsnorm", "layernorm", "layernorm_no_bias", "nonparametric"]
+
+
+class GroupedAttention(Spec):
+    """Softmax attention with `heads` queries and `kv_heads` keys and values (MHA, GQA, MQA are the same thing)."""
+
+    kind: Literal["gqa"] = "gqa"
+    heads: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: Literal["none", "head", "full"] = "none"  # one norm of head_dim, or one over all heads, each for q and k
+    qk_norm_bias: bool = False
+    window: Positive | None = None  # tokens a query sees, itself included; None = all
+    chunked: bool = False  # the window is a fixed chunk (Llama 4), not a sliding one
+    sinks: bool = False  # one learned logit per head (gpt-oss)
+    output_gate: bool = False  # q projection twice as wide, the second half gates the output (Qwen3-Next)
+    rope: bool = True
+
+    @model_validator(mode="after")
+    def _groups(self) -> GroupedAttention:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        return self
+
+
+class LatentAttention(Spec):
+    """Multi-head latent attention (DeepSeek-V2): low-rank queries (optional) and a shared latent for keys and values."""
+
+    kind: Literal["mla"] = "mla"
+    heads: Positive
+    q_rank: Positive | None = None  # None = full-rank query projection
+    kv_rank: Positive
+    nope_dim: Positive
+    rope_dim: Positive
+    v_dim: Positive
+    bias: bool = False  # on the down-projections and the output (DeepSeek: none)
+    window: Positive | None = None
+
+
+class Mamba2(Spec):
+    """A Mamba-2 mixer (Nemotron-H): in_proj, causal conv, selective state, gated norm, out_proj."""
+
+    kind: Literal["mamba2"] = "mamba2"
+    heads: Positive
+    head_dim: Positive
+    groups: Positive
+    state: Positive
+    conv: Positive = 4
+    conv_bias: bool = True
+    bias: bool = False
+
+
+class Mamba1(Spec):
+    """A Mamba-1 mixer (Jamba): in_proj, conv, x_proj, dt_proj, out_proj, and Jamba's three inner norms."""
+
+    kind: Literal["mamba1"] = "mamba1"
+    inner: Positive
+    state: Positive
+    dt_rank: Positive
+    conv: Positive = 4
+    conv_bias: bool = True
+    bias: bool = False
+    inner_norms: bool = False
+
+
+class GatedDelta(Spec):
+    """A gated DeltaNet mixer (Qwen3-Next): qkvz and ba projections, conv over q,k,v, gated norm, out projection."""
+
+    kind: Literal["gated_delta"] = "gated_delta"
+    key_heads: Positive
+    value_heads: Positive
+    key_dim: Positive
+    value_dim: Positive
+    conv: Positive = 4
+
+
+class NoMixer(Spec):
+    """No token mixing in this layer (a pruned attention, or a feed-forward-only block of a hybrid)."""
+
+    kind: Literal["none"] = "none"
+
+
+class DenseMlp(Spec):
+    """A feed-forward part: two matrices, or three if gated."""
+
+    kind: Literal["dense"] = "dense"
+    width: Positive
+    gated: bool = True
+    activation: Literal["silu", "gelu", "relu", "relu2"] = "silu"
+    bias: bool = False
+
+
+class MoeMlp(Spec):
+    """A mixture of experts: `top_k` of `experts` per token, plus `shared_width` for every token."""
+
+    kind: Literal["moe"] = "moe"
+    experts: Positive
+    top_k: Positive
+    width: Positive  # of one routed expert
+    gated: bool = True
+    activation: Literal["silu", "gelu", "relu", "relu2"] = "silu"
+    bias: bool = False  # on each expert's matrices (gpt-oss)
+    shared_width: NonNegative = 0  # all shared experts together
+    shared_gate: bool = False  # a learned scalar gate on the shared expert (Qwen2-MoE)
+    router_bias: bool = False  # a bias of the router's linear map, a parameter (gpt-oss)
+    score_correction: bool = False  # one learned-by-rule value per expert (DeepSeek-V3); see counts.py for how it counts
+    latent_width: Positive | None = None  # experts work on tokens projected to this width (LatentMoE)
+    groups: Positive = 1  # expert groups of the router
+    top_groups: Positive | None = None  # groups a token may visit (node-limited routing)
+
+    @model_validator(mode="after")
+    def _fits(self) -> MoeMlp:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k ({self.top_k}) cannot exceed experts ({self.experts})")
+        return self
+
+
+class NoMlp(Spec):
+    """No feed-forward part in this layer (a mixer-only block of a hybrid)."""
+
+    kind: Literal["none"] = "none"
+
+
+Mixer = Annotated[GroupedAttention | LatentAttention | Mamba2 | Mamba1 | GatedDelta | NoMixer, Field(discriminator="kind")]
+FeedForward = Annotated[DenseMlp | MoeMlp | NoMlp, Field(discriminator="kind")]
+
+
+class LayerKind(Spec):
+    """One kind of layer. `norms` is how many norms of width hidden it holds (2 usual, 4 Gemma, 1 parallel block)."""
+
+    mixer: Mixer
+    mlp: FeedForward
+    norms: Annotated[int, Field(ge=0, le=8)] = 2
+
+
+class Run(Spec):
+    """`count` layers in a row of the kinds named, taken in turn: kinds = ["local", "global"], count = 4 is l g l g."""
+
+    kinds: tuple[str, ...] = Field(min_length=1)
+    count: Positive
+
+
+class Published(Spec):
+    """What the publisher says, for checks and for people; `active_counts_embedding` tells what their active number holds."""
+
+    total: Positive | None = None
+    active: Positive | None = None
+    source: str = ""
+    note: str = ""
+
+
+class ModelSpec(Spec):
+    """A decoder-only language model."""
+
+    id: str
+    name: str
+    family: str = ""
+    aliases: tuple[str, ...] = ()
+    hidden: Positive
+    vocab: Positive
+    kinds: dict[str, LayerKind] = Field(min_length=1)
+    layers: tuple[Run, ...] = Field(min_length=1)
+    norm: Norm = "rmsnorm"
+    tied_embeddings: bool = False
+    position_embeddings: NonNegative = 0  # rows of a learned position table
+    embedding_norm: bool = False  # BLOOM
+    embedding_projection: Positive | None = None  # width of the token table where it differs from hidden (OPT-350m)
+    head_bias: bool = False
+    final_norm: bool = True
+    mtp_layers: NonNegative = 0  # multi-token-prediction depth; each module is one layer of `mtp_kind` + projection + norms
+    mtp_kind: str | None = None
+    vision_parameters: NonNegative = 0  # tower and projector of a vision-language wrapper, counted, not laid out
+    max_positions: Positive | None = None
+    dropout: bool = False  # attention and hidden dropout in training (GPT-3 class models)
+    published: Published = Published()
+    source: str = ""
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _names(self) -> ModelSpec:
+        for run in self.layers:
+            for kind in run.kinds:
+                if kind not in self.kinds:
+                    raise ValueError(f"layer kind '{kind}' is not one of {sorted(self.kinds)}")
+        if self.mtp_layers and (self.mtp_kind or "") not in self.kinds:
+            raise ValueError(f"mtp_kind must name one of {sorted(self.kinds)}")
+        if self.layer_count > 100_000:
+            raise ValueError(f"{self.layer_count} layers is more than any model has")
+        return self
+
+    @property
+    def layer_count(self) -> int:
+        """Layers of the main model, multi-token-prediction modules left out."""
+        return sum(run.count for run in self.layers)
+
+    def layer_names(self) -> list[str]:
+        """Return the kind of every layer, first to last."""
+        return [run.kinds[i % len(run.kinds)] for run in self.layers for i in range(run.count)]

@@ -1,0 +1,1 @@
+"""How fast this hardware really is: seconds of a GEMM, an attention, a byte stream, a collective."""

@@ -1,0 +1,83 @@
+"""The one interface to speed: seconds of an operation on this hardware, and where that figure comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv"]
+Stream = Literal[
+    "norm", "rope", "activation", "residual", "softmax", "cross_entropy", "optimizer", "permute", "cast", "copy", "embedding"
+]
+
+
+class Priced(NamedTuple):
+    """Seconds, and the source of the rate behind them (see parlay.estimate.terms)."""
+
+    seconds: Array
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """Where the ranks of a communicator sit: `size` ranks, `local` of them in each scale-up domain they touch."""
+
+    size: Array
+    local: Array
+
+    @classmethod
+    def of(cls, size: ArrayLike, stride: ArrayLike, domain: float) -> Group:
+        """Return the group of `size` ranks that lie `stride` GPUs apart where `domain` GPUs share a scale-up link."""
+        n = np.asarray(size, dtype=np.float64)
+        return cls(n, np.clip(np.floor(domain / np.asarray(stride, dtype=np.float64)), 1, n))
+
+
+class Rates(Protocol):
+    """Seconds of each kind of work. Every argument broadcasts; dtypes are parlay.hardware.spec.Dtype names."""
+
+    name: str
+
+    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
+        """Seconds of one m x k by k x n product (2 m n k FLOP)."""
+        ...
+
+    def grouped_gemm(self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
+        """Seconds of `groups` products of rows/groups x k by k x n in one kernel; `rows` counts all groups together."""
+        ...
+
+    def attention(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike,
+        heads: ArrayLike,
+        kv_heads: ArrayLike,
+        qk_dim: ArrayLike,
+        v_dim: ArrayLike,
+        *,
+        score_share: ArrayLike,
+        batch: ArrayLike = 1,
+        backward: bool = False,
+        dtype: str = "bf16",
+    ) -> Priced:
+        """Seconds of fused attention; `score_share` is the part of queries x keys that is computed (1/2 causal)."""
+        ...
+
+    def stream(self, nbytes: ArrayLike, kind: Stream) -> Priced:
+        """Seconds of a bandwidth-bound kernel that reads and writes `nbytes` in all."""
+        ...
+
+    def collective(self, op: Collective, nbytes: ArrayLike, group: Group) -> Priced:
+        """Seconds of a collective; `nbytes` is the whole buffer (all-gather: gathered; the others: the input)."""
+        ...
+
+    def host_copy(self, nbytes: ArrayLike) -> Priced:
+        """Seconds of a copy between one GPU and its host, one direction."""
+        ...
+
+    def launch(self) -> Priced:
+        """Seconds between two short kernels that the host launches one after the other."""
+        ...

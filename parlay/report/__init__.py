@@ -1,0 +1,1 @@
+"""Estimates in, text out: tables, JSON, Markdown. Computes nothing."""

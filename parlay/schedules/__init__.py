@@ -1,0 +1,1 @@
+"""Pipeline schedules: exact timelines and memory over time."""

@@ -1,0 +1,1 @@
+"""Enumerates, prunes and ranks layouts."""

@@ -1,0 +1,99 @@
+"""Reading TOML files into frozen specifications, with errors that name file, key and what is allowed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from parlay.errors import UsageError, nearest
+
+MAX_FILE_BYTES = 1 << 20  # a specification is a page of text; a larger file is something else
+
+
+class Spec(BaseModel):
+    """A frozen specification that refuses unknown keys, NaN and infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=20_000)
+
+
+S = TypeVar("S", bound=Spec)
+
+
+def read_text(path: Path, *, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return the text of a small UTF-8 file, or raise UsageError: missing, a directory, too large, not text."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)
+    except FileNotFoundError:
+        near = nearest(path.name, [p.name for p in path.parent.glob("*" + path.suffix)]) if path.parent.is_dir() else []
+        hint = f"did you mean {' or '.join(near)}?" if near else None
+        raise UsageError("no such file", where=str(path), hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", where=str(path)) from None
+    if len(data) > most_bytes:
+        raise UsageError(f"is larger than {most_bytes:,} bytes, so it is not a specification", where=str(path))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError("is not UTF-8 text", where=str(path)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the table of a TOML file, or raise UsageError naming file, line and what is wrong."""
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not valid TOML: {error}", where=str(path)) from None
+    except RecursionError:
+        raise UsageError("not valid TOML: nested too deeply", where=str(path)) from None
+
+
+def validate(kind: type[S], data: Mapping[str, Any], where: str) -> S:
+    """Return `data` as a `kind`, or raise UsageError that names the first wrong key and what is allowed there."""
+    try:
+        return kind.model_validate(dict(data))
+    except ValidationError as error:
+        raise as_usage_error(error, kind, where) from None
+
+
+def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) -> UsageError:
+    """Return the first of pydantic's complaints in our words, with the number of further ones."""
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
+    key = ".".join(str(part) for part in first["loc"]) or "(top level)"
+    hint = None
+    given = repr(first.get("input"))
+    given = given if len(given) <= 60 else given[:57] + "..."
+    if first["type"] == "extra_forbidden":
+        message = f"unknown key '{first['loc'][-1]}'"
+        known = _known_keys(kind, first["loc"])
+        near = nearest(str(first["loc"][-1]), known)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known keys: {', '.join(sorted(known))}" if known else None
+    elif first["type"] == "missing":
+        message = "is missing"
+    elif first["type"] == "value_error":
+        message = str(first["ctx"]["error"])
+    else:
+        message = f"{first['msg'][0].lower()}{first['msg'][1:]}, got {given}"
+    if len(complaints) > 1:
+        hint = "; ".join(x for x in (hint, f"{len(complaints) - 1} more problem(s) in this file") if x)
+    return UsageError(message, where=f"{where}: {key}", hint=hint)
+
+
+def _known_keys(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Return the keys allowed beside the last element of `path`, following nested models where that is simple."""
+    current: Any = kind
+    for part in path[:-1]:
+        field = getattr(current, "model_fields", {}).get(part)
+        annotation = getattr(field, "annotation", None)
+        candidates = [annotation, *getattr(annotation, "__args__", ())]
+        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not models:
+            return []
+        current = models[0]
+    return list(getattr(current, "model_fields", {}))

@@ -1,0 +1,1 @@
+"""Published runs and worked examples, and how the predictions compare with them."""
