@@ -90,6 +90,7 @@ class GatedDelta(Spec):
     key_dim: Positive
     value_dim: Positive
     conv: Positive = 4
+    gate_rank: Positive | None = None  # Kimi Delta Attention: decay per channel and output gate, both through this rank
 
 
 class NoMixer(Spec):
@@ -149,6 +150,7 @@ class LayerKind(Spec):
     mixer: Mixer
     mlp: FeedForward
     norms: Annotated[int, Field(ge=0, le=8)] = 2
+    extra_parameters: NonNegative = 0  # small parts that no field above describes: counted, and active, but not priced
 
 
 class Run(Spec):
@@ -188,6 +190,7 @@ class ModelSpec(Spec):
     mtp_layers: NonNegative = 0  # multi-token-prediction depth; each module is one layer of `mtp_kind` + projection + norms
     mtp_kind: str | None = None
     vision_parameters: NonNegative = 0  # tower and projector of a vision-language wrapper, counted, not laid out
+    extra_parameters: NonNegative = 0  # outside the layers, that no field above describes: counted, not priced
     max_positions: Positive | None = None
     dropout: bool = False  # attention and hidden dropout in training (GPT-3 class models)
     published: Published = Published()
