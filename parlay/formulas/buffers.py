@@ -1,0 +1,506 @@
+r"""Buffers beside state and activations: workspaces, caches, gathered shards, communication buffers, the allocator's reserve.
+
+Symbols: P parameters of one unit [-] · D ranks of a shard [-] · e bytes of one element [B]
+File and line numbers are of Megatron-LM d98e8a64, TransformerEngine d0067d0d, NCCL 5067397c, DeepEP dd758caf,
+DeepSpeed edaa7221 and PyTorch 010ae4a8 (torch/distributed/fsdp/_fully_shard).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from parlay.formulas import _check
+from parlay.formulas._check import Real
+
+
+def weight_gradient_cache(elements: ArrayLike, *, element_bytes: ArrayLike = 2) -> Real:
+    r"""Return the cached stand-in gradients of gradient-accumulation fusion: one tensor for each distinct weight shape.
+
+    The fused weight gradient adds into the main gradient buffer; autograd still wants a tensor, and gets a cached one:
+
+    $$ A = e \sum_{\text{distinct } (r, c)} r\, c $$
+
+    Parameters
+    ----------
+    elements : array_like
+        Elements of all distinct weight shapes of the stage, output layer included, summed. [-]
+    element_bytes : array_like, default 2
+        Bytes of one element. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes from the first backward pass on. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    Linear layers since TransformerEngine 2.3, grouped linear layers since 2.10 (2025-10), Megatron's output layer since
+    2025-08. Never freed. Without the fusion each weight's own gradient lives for a moment instead.
+
+    Examples
+    --------
+    Llama-3.1 70B, tp 1: 1.59 GiB (four shapes of a layer) and 1.96 GiB (output layer).
+
+    >>> shapes = [(10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672)]
+    >>> round(float(weight_gradient_cache(sum(r * c for r, c in shapes)) / 2**30), 2)
+    1.59
+
+    References
+    ----------
+    .. [1] TransformerEngine, module/base.py:134-148, linear.py:1365, grouped_linear.py:1230 and pull request 2305;
+       Megatron-LM, core/tensor_parallel/layers.py:733-762.
+    """
+    n = _check.real("elements", elements, low=0)
+    e = _check.real("element_bytes", element_bytes, low=0)
+    return n * e
+
+
+def matmul_workspaces(
+    *,
+    te_bytes: ArrayLike = 33554432,
+    te_streams: ArrayLike = 1,
+    torch_bytes: ArrayLike = 8519680,
+    torch_handles: ArrayLike = 2,
+) -> Real:
+    r"""Return the static workspaces of the matmul libraries.
+
+    $$ A = n_{te}\, w_{te} + n_{torch}\, w_{torch} $$
+
+    Parameters
+    ----------
+    te_bytes : array_like, default 33554432
+        TransformerEngine's cuBLAS workspace: 32 MiB from sm90 on, 4 MiB before. [B]
+    te_streams : array_like, default 1
+        Such workspaces: 1, and 4 more as soon as a grouped product ran; 3 times with userbuffers. [-]
+    torch_bytes : array_like, default 8519680
+        PyTorch's cuBLAS workspace of one handle and stream: 8.125 MiB, 32 MiB on Hopper. [B]
+    torch_handles : array_like, default 2
+        Handles and streams in use: forward, and autograd's thread. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    Two torch handles are inferred: they explain fifteen dense B200 ranks to 1.2 MiB.
+
+    Examples
+    --------
+    >>> float(matmul_workspaces() / 2**20), float(matmul_workspaces(te_streams=5) / 2**20)
+    (48.25, 176.25)
+
+    References
+    ----------
+    .. [1] TransformerEngine, cpp_extensions/gemm.py:37-67; PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp.
+    """
+    te = _check.real("te_bytes", te_bytes, low=0)
+    streams = _check.real("te_streams", te_streams, low=0)
+    torch = _check.real("torch_bytes", torch_bytes, low=0)
+    handles = _check.real("torch_handles", torch_handles, low=0)
+    return te * streams + torch * handles
+
+
+def ring_communicator(
+    *,
+    channels: ArrayLike = 24,
+    peers: ArrayLike = 1,
+    simple_bytes: ArrayLike = 4194304,
+    ll_bytes: ArrayLike = 524288,
+    ll128_bytes: ArrayLike = 4915200,
+) -> Real:
+    r"""Return NCCL's buffers of one communicator: three protocols for each channel and connection.
+
+    $$ A = C\, p \left( b_{simple} + b_{LL} + b_{LL128} \right) = 9.19\ \text{MiB} \cdot C p $$
+
+    Parameters
+    ----------
+    channels : array_like, default 24
+        Channels: 16 to 24 are usual, 64 the most. [-]
+    peers : array_like, default 1
+        Connections a channel: 1 for a ring, up to 3 more for trees. [-]
+    simple_bytes : array_like, default 4194304
+        Buffer of the Simple protocol. [B]
+    ll_bytes : array_like, default 524288
+        Buffer of the LL protocol. [B]
+    ll128_bytes : array_like, default 4915200
+        Buffer of the LL128 protocol. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes outside the torch allocator. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    Buffers exist only for algorithms in use since NCCL connects at run time.
+
+    Examples
+    --------
+    >>> float(ring_communicator(channels=16) / 2**20)
+    147.0
+
+    References
+    ----------
+    .. [1] NCCL, src/init.cc:61,810-813,1552, src/include/device.h:97-116.
+    """
+    c = _check.real("channels", channels, low=0)
+    p = _check.real("peers", peers, low=0)
+    total = sum(
+        _check.real(k, v, low=0)
+        for k, v in (("simple_bytes", simple_bytes), ("ll_bytes", ll_bytes), ("ll128_bytes", ll128_bytes))
+    )
+    return np.asarray(c * p * total)[()]
+
+
+def switch_communicator(
+    *,
+    channels: ArrayLike = 16,
+    heads: ArrayLike = 8,
+    chunk_bytes: ArrayLike = 131072,
+    steps: ArrayLike = 8,
+    directions: ArrayLike = 2,
+) -> Real:
+    r"""Return NCCL's NVLS buffers of one communicator that spans an NVLink switch.
+
+    $$ A = 2\, C\, H\, q\, b $$
+
+    Parameters
+    ----------
+    channels : array_like, default 16
+        Channels: 16 on sm90, 24 or 32 on sm100. [-]
+    heads : array_like, default 8
+        Ranks that share the reduction. [-]
+    chunk_bytes : array_like, default 131072
+        Bytes of one chunk. [B]
+    steps : array_like, default 8
+        Chunks in flight. [-]
+    directions : array_like, default 2
+        Reduce and broadcast. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes outside the torch allocator. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    None with NCCL_NVLS_ENABLE=0 or without a switch.
+
+    Examples
+    --------
+    >>> switch_communicator(channels=[16, 24, 32]) / 2**20
+    array([256., 384., 512.])
+
+    References
+    ----------
+    .. [1] NCCL, src/transport/nvls.cc:150-152,414-434.
+    """
+    c = _check.real("channels", channels, low=0)
+    h = _check.real("heads", heads, low=0)
+    b = _check.real("chunk_bytes", chunk_bytes, low=0)
+    q = _check.real("steps", steps, low=0)
+    d = _check.real("directions", directions, low=0)
+    return c * h * b * q * d
+
+
+def deepep_buffers(
+    ranks: ArrayLike,
+    hidden: ArrayLike,
+    *,
+    channels: ArrayLike = 10,
+    nvlink_ranks: ArrayLike = 8,
+    nvlink_tokens: ArrayLike = 288,
+    network_tokens: ArrayLike = 128,
+    element_bytes: ArrayLike = 2,
+    metadata_bytes: ArrayLike = 2056,
+    workspace_bytes: ArrayLike = 33554432,
+) -> Real:
+    r"""Return DeepEP's buffers for high-throughput dispatch and combine: receive queues over NVLink and network.
+
+    $$ A = C (h e + e_m) \left( g\, T_{nv} + [N > g]\, 2 \tfrac{N}{g} T_{net} \right) + w $$
+
+    Parameters
+    ----------
+    ranks : array_like
+        Expert-parallel ranks N. [-]
+    hidden : array_like
+        Hidden width. [-]
+    channels : array_like, default 10
+        Half the SMs DeepEP uses (20). [-]
+    nvlink_ranks : array_like, default 8
+        Ranks g of one NVLink domain as DeepEP sees it. [-]
+    nvlink_tokens : array_like, default 288
+        Tokens of one NVLink queue: 256 to 8 ranks, 288 to 64, 560 at 128. [-]
+    network_tokens : array_like, default 128
+        Tokens of one network queue. [-]
+    element_bytes : array_like, default 2
+        Bytes of an element of a dispatched row. [B]
+    metadata_bytes : array_like, default 2056
+        Bytes of source, indices, weights and scales beside a row. [B]
+    workspace_bytes : array_like, default 33554432
+        The workspace. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes outside the torch allocator. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or a rank count < 1.
+
+    Notes
+    -----
+    Megatron takes the larger of the dispatch and combine hints.
+
+    Examples
+    --------
+    h = 7168: 320 MiB over NVLink with 8 ranks; 360 and 320 over the network with 64; and 32 MiB of workspace.
+
+    >>> np.round(deepep_buffers([8, 64], 7168, nvlink_tokens=[256, 288]) / 2**20)
+    array([352., 712.])
+
+    References
+    ----------
+    .. [1] DeepEP, csrc/legacy/config.hpp:52-96, deep_ep/buffers/legacy.py:245-258; Megatron-LM,
+       core/transformer/moe/fused_a2a.py:36-69.
+    """
+    n = _check.real("ranks", ranks, low=1)
+    h = _check.real("hidden", hidden, low=0)
+    c = _check.real("channels", channels, low=0)
+    g = _check.real("nvlink_ranks", nvlink_ranks, low=1)
+    near = _check.real("nvlink_tokens", nvlink_tokens, low=0)
+    far = _check.real("network_tokens", network_tokens, low=0)
+    e = _check.real("element_bytes", element_bytes, low=0)
+    meta = _check.real("metadata_bytes", metadata_bytes, low=0)
+    w = _check.real("workspace_bytes", workspace_bytes, low=0)
+    row = h * e + meta
+    network = np.where(n > g, 2 * np.ceil(n / g) * far, 0.0)
+    return c * row * (np.minimum(n, g) * near + network) + w
+
+
+def unsharded_forward(unit: ArrayLike, *, shards: ArrayLike, copies: ArrayLike = 3, element_bytes: ArrayLike = 2) -> Real:
+    r"""Return what FSDP2 holds of gathered weights in the forward pass, one unit ahead.
+
+    The unit's own weights, the all-gather output they were copied out of (kept until the next copy), the next unit's
+    all-gather output, and its copied-in shard:
+
+    $$ A = e P_u \left( c + \frac{1}{D} \right) $$
+
+    Parameters
+    ----------
+    unit : array_like
+        Parameters of the largest unit, a transformer block. [-]
+    shards : array_like
+        Ranks D of the shard. [-]
+    copies : array_like, default 3
+        Full-size tensors alive. [-]
+    element_bytes : array_like, default 2
+        Bytes of a gathered element. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes at the peak of the forward pass. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or `shards` < 1.
+
+    Notes
+    -----
+    The root unit with output layer and final norm stays gathered; count it apart.
+
+    Examples
+    --------
+    A Llama-3.1 8B block of 218M parameters over 8 ranks:
+
+    >>> round(float(unsharded_forward(218112000, shards=8) / 2**30), 2)
+    1.27
+
+    References
+    ----------
+    .. [1] PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_all_gather, copy-out),
+       _fsdp_param_group.py (wait_for_unshard frees late in the forward pass only).
+    """
+    P = _check.real("unit", unit, low=0)
+    D = _check.real("shards", shards, low=1)
+    c = _check.real("copies", copies, low=0)
+    e = _check.real("element_bytes", element_bytes, low=0)
+    return P * e * (c + 1 / D)
+
+
+def unsharded_backward(
+    unit: ArrayLike,
+    *,
+    weight_copies: ArrayLike = 3,
+    element_bytes: ArrayLike = 2,
+    gradient_bytes: ArrayLike = 2,
+    reduce_bytes: ArrayLike = 4,
+) -> Real:
+    r"""Return what FSDP2 holds of gathered weights and gradients in the backward pass.
+
+    The unit's weights, the prefetched next unit (all-gather output and copy), the unit's gradients, and the
+    reduce-scatter input in the reduce dtype:
+
+    $$ A = P_u \left( c\, e + g + r \right) $$
+
+    Parameters
+    ----------
+    unit : array_like
+        Parameters of the largest unit. [-]
+    weight_copies : array_like, default 3
+        Full-size weight tensors alive. [-]
+    element_bytes : array_like, default 2
+        Bytes of a gathered weight. [B]
+    gradient_bytes : array_like, default 2
+        Bytes of an unreduced gradient. [B]
+    reduce_bytes : array_like, default 4
+        Bytes of an element of the reduce-scatter input. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes at the peak of the backward pass. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    The reduce-scatter output is the sharded gradient and counts as state; the previous input is freed before the next
+    is made. With HSDP an all-reduce input of the same dtype, 1/D in size, lives one layer longer.
+
+    Examples
+    --------
+    >>> round(float(unsharded_backward(218112000) / 2**30), 2)
+    2.44
+
+    References
+    ----------
+    .. [1] PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py
+       (post_backward, _backward_prefetch).
+    """
+    P = _check.real("unit", unit, low=0)
+    c = _check.real("weight_copies", weight_copies, low=0)
+    e = _check.real("element_bytes", element_bytes, low=0)
+    g = _check.real("gradient_bytes", gradient_bytes, low=0)
+    r = _check.real("reduce_bytes", reduce_bytes, low=0)
+    return P * (c * e + g + r)
+
+
+def bucket_bytes(
+    parameters: ArrayLike, *, bucket_elements: ArrayLike = 500000000, buckets: ArrayLike = 1, element_bytes: ArrayLike = 2
+) -> Real:
+    r"""Return reduce or prefetch buckets: a fixed number of elements, never more than there are parameters.
+
+    $$ A = n\, e \min(B, P) $$
+
+    Parameters
+    ----------
+    parameters : array_like
+        Parameters on the GPU before sharding. [-]
+    bucket_elements : array_like, default 500000000
+        Elements of a bucket: DeepSpeed's reduce_bucket_size 5e8, Megatron-FSDP's reduce queue 1e9. [-]
+    buckets : array_like, default 1
+        Buckets alive; 2 with DeepSpeed's overlap_comm. [-]
+    element_bytes : array_like, default 2
+        Bytes of the communication dtype. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    A parameter larger than the bucket is reduced alone.
+
+    Examples
+    --------
+    >>> bucket_bytes([1e8, 7e9], buckets=2)
+    array([4.e+08, 2.e+09])
+
+    References
+    ----------
+    .. [1] DeepSpeed, runtime/zero/config.py:113,132, stage_1_and_2.py:2499-2514; Megatron-LM,
+       core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py:415-444.
+    """
+    P = _check.real("parameters", parameters, low=0)
+    B = _check.real("bucket_elements", bucket_elements, low=0)
+    n = _check.real("buckets", buckets, low=0)
+    e = _check.real("element_bytes", element_bytes, low=0)
+    return n * e * np.minimum(B, P)
+
+
+def allocator_reserve(allocated: ArrayLike, *, share: ArrayLike = 0.038) -> Real:
+    r"""Return what the caching allocator reserves beyond what is allocated at the peak.
+
+    $$ A = \rho A_{peak} $$
+
+    Parameters
+    ----------
+    allocated : array_like
+        Peak of allocated bytes. [B]
+    share : array_like, default 0.038
+        Reserved over allocated, less one. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    A measured spread, not a law: 344 B200 ranks without expandable segments had 0.007 to 0.093, quartiles 0.029 and
+    0.055, median 0.038; 131k-token sequences 0.073; torchtitan 0.05-0.11 against this accounting.
+
+    Examples
+    --------
+    >>> float(allocator_reserve(70e9))
+    2660000000.0
+
+    References
+    ----------
+    .. [1] MooreThreads/SimuMax 4dcaae51, docs/b200/b200_release_v1.2_summary.json (real allocated and reserved bytes).
+    """
+    A = _check.real("allocated", allocated, low=0)
+    rho = _check.real("share", share, low=0)
+    return A * rho
