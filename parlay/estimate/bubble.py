@@ -1,0 +1,49 @@
+"""The pipeline bubble of each layout: the closed form of its schedule, on stages that may differ."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.stages import Stages
+from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import SCHEDULES, Schedule
+
+Array = NDArray[np.float64]
+
+
+def bubble_seconds(
+    layouts: Layouts, stages: Stages, forward: Array, backward: Array, weight: Array, sends: Array, micro_batches: Array
+) -> Array:
+    """Return the seconds per step that the slowest stage waits, shape (layouts,).
+
+    Fill and drain pass every other stage once: sum(f + B) - max(f + B) for GPipe and 1F1B, divided by the virtual
+    stages where these interleave. The schedules that defer weight gradients take them out of it (see each formula).
+    """
+    from parlay.formulas import pipeline
+
+    p = layouts.pp.astype(np.float64)
+    whole = np.where(stages.exists, (forward + backward + sends) * stages.count, 0.0)
+    busy = np.where(stages.exists, forward + backward + sends, 0.0)
+    others = np.maximum(np.sum(whole, axis=1) - np.max(busy, axis=1), 0.0)
+    stage_count = np.maximum(np.sum(stages.count, axis=1), 1.0)
+
+    def mean(x: Array) -> Array:
+        return np.asarray(np.sum(np.where(stages.exists, x * stages.count, 0.0), axis=1) / stage_count)
+
+    f, b, w = mean(forward), mean(backward), mean(weight)
+    bubble = others / np.where(_is(layouts, "interleaved", "bfs"), layouts.vpp, 1)
+    special: dict[Schedule, Array] = {
+        "zb-h1": pipeline.zb_h1_bubble_s(p, f, b, w),
+        "zb-h2": pipeline.zb_h2_bubble_s(p, f, b, w),
+        "zb-v": pipeline.zb_v_bubble_s(p, f, b, w),
+        "dualpipe": pipeline.dualpipe_bubble_s(np.maximum(p, 2), f, b, w),
+        "dualpipev": pipeline.dualpipev_bubble_s(p, f, b, w),
+    }
+    for name, seconds in special.items():
+        bubble = np.where(_is(layouts, name), np.maximum(seconds, 0.0), bubble)
+    return np.asarray(np.where(layouts.pp > 1, bubble, 0.0))
+
+
+def _is(layouts: Layouts, *names: Schedule) -> NDArray[np.bool_]:
+    return np.isin(layouts.schedule, [SCHEDULES.index(n) for n in names])

@@ -1,0 +1,155 @@
+"""What one layer sends per micro-batch, and how much of it the compute beside it hides.
+
+Hidden and exposed parts are kept apart: hidden + exposed = the collective's own seconds. The overlaps are those that
+Megatron-core has without further flags (core/tensor_parallel/layers.py, transformer/moe/token_dispatcher.py,
+TransformerEngine's context_parallel.py); `tp_overlap` and `ep_overlap` turn the optional ones on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.operators import ELEMENT, Operator, Pricer, routed_rows
+from parlay.layouts.vocabulary import CP_KINDS
+from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, MoeMlp
+from parlay.rates.interface import Group
+
+Array = NDArray[np.float64]
+
+TP_OVERLAP_CHUNKS = 4.0  # TransformerEngine userbuffers: pipelined reduce-scatter in 4 splits, one of them exposed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transfer:
+    """One kind of transfer of a layer: exposed and hidden seconds, forward and backward, and bytes sent per rank."""
+
+    name: str
+    axis: str  # tp, cp, ep
+    forward: Array
+    backward: Array
+    hidden: Array
+    modules: frozenset[str]
+    source: str
+
+
+def layer_transfers(p: Pricer, kind: LayerKind, operators: Sequence[Operator]) -> list[Transfer]:
+    """Return the transfers of one layer of `kind`, given what it computes meanwhile."""
+    found: list[Transfer] = []
+    by_name = {o.name: o for o in operators}
+    if kind.mixer.kind != "none":
+        pair = ("qkv projection", "output projection") if "qkv projection" in by_name else ("q up-projection", "output projection")
+        pair = pair if pair[0] in by_name else ("mixer input projection", "mixer output projection")
+        found.append(_tensor(p, "attention", by_name[pair[0]], by_name[pair[1]], frozenset()))
+    if kind.mlp.kind == "dense":
+        found.append(_tensor(p, "mlp", by_name["mlp up-projection"], by_name["mlp down-projection"], frozenset({"mlp"})))
+    if isinstance(kind.mlp, MoeMlp):
+        found += _experts(p, kind.mlp, by_name)
+    if isinstance(kind.mixer, GroupedAttention | LatentAttention):
+        found += _context(p, kind.mixer, by_name["attention"])
+    return found
+
+
+def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozenset[str]) -> Transfer:
+    """Return the collectives around one column-parallel and one row-parallel matmul.
+
+    Forward, with sequence parallelism: all-gather before `up`, reduce-scatter after `down`; without: one all-reduce.
+    Backward: the all-gather of the output's gradient is exposed; the input's second all-gather runs beside the
+    dgrad of `up`, its reduce-scatter beside the wgrad (asynchronous in Megatron since sequence parallelism exists).
+    """
+    s = p.shard
+    nbytes = ELEMENT * s.tokens * p.model.hidden
+    gather = p.rates.collective("all_gather", nbytes, s.tp_group)
+    scatter = p.rates.collective("reduce_scatter", nbytes, s.tp_group)
+    reduce = p.rates.collective("all_reduce", nbytes, s.tp_group)
+    on = s.tp > 1
+    forward_sp = gather.seconds + scatter.seconds
+    backward_sp = (
+        gather.seconds
+        + np.maximum(0.0, gather.seconds - up.dgrad)
+        + np.maximum(0.0, scatter.seconds - up.wgrad)
+    )
+    whole_sp = forward_sp + 2 * gather.seconds + scatter.seconds
+    forward = np.where(s.sp, forward_sp, reduce.seconds)
+    backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - up.wgrad))
+    whole = np.where(s.sp, whole_sp, 2 * reduce.seconds)
+    # With userbuffers each collective is cut in pieces that run beside its GEMM; one piece stays in front of it.
+    piece_f = forward / TP_OVERLAP_CHUNKS + np.maximum(0.0, forward * (1 - 1 / TP_OVERLAP_CHUNKS) - up.forward - down.forward)
+    piece_b = backward / TP_OVERLAP_CHUNKS + np.maximum(0.0, backward * (1 - 1 / TP_OVERLAP_CHUNKS) - up.dgrad - down.dgrad)
+    forward = np.where(on, np.where(s.tp_overlap, piece_f, forward), 0.0)
+    backward = np.where(on, np.where(s.tp_overlap, piece_b, backward), 0.0)
+    hidden = np.where(on, whole, 0.0) - forward - backward
+    return Transfer(f"{name} tensor parallel", "tp", forward, backward, np.maximum(hidden, 0.0), modules, gather.source)
+
+
+def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfer]:
+    """Return dispatch and combine (all-to-all), the expert tensor-parallel gather, and the shared experts' TP pair."""
+    s = p.shard
+    width = float(m.latent_width or p.model.hidden)
+    rows = routed_rows(p, m) / s.etp
+    dispatch_bytes = rows * width * ELEMENT
+    a2a = p.rates.collective("all_to_all", dispatch_bytes, s.ep_group)
+    on = s.ep > 1
+    each = np.where(on, a2a.seconds, 0.0)
+    forward, backward = 2 * each, 2 * each
+    # 1F1B overlap of one micro-batch's all-to-all with another's compute hides it behind attention and experts.
+    beside = sum((o.forward + o.dgrad + o.wgrad for o in by_name.values()), start=np.zeros_like(each))
+    left = np.maximum(0.0, forward + backward - beside)
+    exposed_f = np.where(s.ep_overlap, left / 2, forward)
+    exposed_b = np.where(s.ep_overlap, left / 2, backward)
+    hidden = forward + backward - exposed_f - exposed_b
+    found = [Transfer("expert all-to-all", "ep", exposed_f, exposed_b, hidden, frozenset({"moe"}), a2a.source)]
+    gathered = ELEMENT * routed_rows(p, m) * width
+    gather = p.rates.collective("all_gather", gathered, s.etp_group)
+    scatter = p.rates.collective("reduce_scatter", gathered, s.etp_group)
+    etp = np.where(s.etp > 1, gather.seconds + scatter.seconds, 0.0)
+    found.append(Transfer("expert tensor parallel", "tp", etp, etp, np.zeros_like(etp), frozenset({"moe"}), gather.source))
+    if m.shared_width:
+        up, down = by_name["shared expert up-projection"], by_name["shared expert down-projection"]
+        found.append(_tensor(p, "shared expert", up, down, frozenset({"moe", "shared_experts"})))
+    return found
+
+
+def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operator) -> list[Transfer]:
+    """Return context parallelism's transfers: ring steps beside attention, gathers and all-to-alls before it."""
+    s = p.shard
+    if isinstance(mixer, GroupedAttention):
+        heads, kv = mixer.heads / s.tp, np.maximum(mixer.kv_heads / s.tp, 1.0)
+        q_width, kv_width = heads * mixer.head_dim, 2 * kv * mixer.head_dim
+        out_width, kv_heads = q_width, kv
+    else:
+        heads = mixer.heads / s.tp
+        q_width = heads * (mixer.nope_dim + mixer.rope_dim)
+        out_width = heads * mixer.v_dim
+        kv_width, kv_heads = q_width + out_width, heads
+    n = s.tokens  # tokens this rank holds
+    # Ring: N - 1 steps; in each the K and V of s/ring tokens move to the next rank while attention runs on the last.
+    block = ELEMENT * n * s.ulysses * kv_width / s.ulysses
+    step = p.rates.collective("send_recv", block, s.ring_group)
+    ring_on = s.ring > 1
+    steps = s.ring - 1
+    work_f, work_b = core.forward / s.ring, core.dgrad / s.ring
+    exposed_f = np.where(ring_on, steps * np.maximum(0.0, step.seconds - work_f), 0.0)
+    back = p.rates.collective("send_recv", 2 * block, s.ring_group)  # dK and dV travel with K and V
+    exposed_b = np.where(ring_on, steps * np.maximum(0.0, back.seconds - work_b), 0.0)
+    hidden = np.where(ring_on, steps * (step.seconds + back.seconds), 0.0) - exposed_f - exposed_b
+    found = [Transfer("ring attention", "cp", exposed_f, exposed_b, hidden, frozenset({"core_attention"}), step.source)]
+    # Ulysses: Q, K, V before and the output after attention, K/V heads copied where there are too few.
+    copies = np.maximum(s.ulysses / np.maximum(kv_heads, 1.0), 1.0)
+    qkv = p.rates.collective("all_to_all", ELEMENT * n * (q_width + kv_width * copies), s.ulysses_group)
+    out = p.rates.collective("all_to_all", ELEMENT * n * out_width, s.ulysses_group)
+    each = np.where(s.ulysses > 1, qkv.seconds + out.seconds, 0.0)
+    found.append(Transfer("Ulysses all-to-all", "cp", each, each, np.zeros_like(each), frozenset(), qkv.source))
+    # All-gather CP (Llama 3): K and V of the whole sequence before attention, their gradients scattered after it.
+    gathered_on = (s.cp_kind == CP_KINDS.index("allgather")) & (s.cp > 1)
+    group = Group.of(s.cp, s.tp, s.domain)
+    whole = ELEMENT * n * s.cp * kv_width
+    gather = p.rates.collective("all_gather", whole, group)
+    scatter = p.rates.collective("reduce_scatter", whole, group)
+    f = np.where(gathered_on, gather.seconds, 0.0)
+    b = np.where(gathered_on, gather.seconds + scatter.seconds, 0.0)
+    found.append(Transfer("K/V all-gather", "cp", f, b, np.zeros_like(f), frozenset({"core_attention"}), gather.source))
+    return found

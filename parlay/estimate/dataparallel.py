@@ -1,0 +1,183 @@
+"""The end of a step: gradients reduced, the optimizer's own step, weights gathered; and ZeRO-3's traffic inside it.
+
+Symbols: P dense, X expert parameters on the rank · D data-parallel ranks (dp x cp) · g, e bytes of a gradient, a weight
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.frameworks import Settings, resolve
+from parlay.estimate.local import LocalParameters
+from parlay.estimate.placement import data_groups
+from parlay.estimate.stages import Stages
+from parlay.estimate.terms import Term
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layouts
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.rates.interface import Group, Rates
+
+Array = NDArray[np.float64]
+
+WEIGHT_BYTES = 2.0  # bf16 weights on the wire
+
+
+@dataclasses.dataclass(frozen=True)
+class DataParallel:
+    """Seconds at the end of the step (layouts,): exposed and hidden data-parallel traffic, the optimizer's step."""
+
+    exposed: Array
+    hidden: Array
+    terms: tuple[Term, ...]
+    optimizer: Term
+
+
+def data_parallel(
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layouts: Layouts,
+    stages: Stages,
+    rates: Rates,
+    local: LocalParameters,
+    forward: Array,
+    backward: Array,
+    micro_batches: Array,
+) -> DataParallel:
+    """Return the exposed gradient and weight traffic and the optimizer's step of the stage that ends last."""
+    settings = resolve(workload, cluster.device)
+    dense, expert = data_groups(layouts, float(cluster.scale_up_gpus.value))
+    sharded = layouts.zero == 3
+    plain = _end_of_step(workload, settings, layouts, stages, rates, local, dense, expert, forward, backward)
+    fully = _zero3(settings, layouts, stages, rates, local, dense, expert, forward, backward, micro_batches)
+    reduce = np.where(sharded, fully.reduce, plain.reduce)
+    gather = np.where(sharded, fully.gather, plain.gather)
+    terms = (
+        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collectives.reduce_scatter_s", source=plain.source),
+        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collectives.all_gather_s", source=plain.source),
+    )
+    optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
+    return DataParallel(reduce + gather, np.where(sharded, fully.hidden, plain.hidden), terms, optimizer)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traffic:
+    reduce: Array  # exposed seconds
+    gather: Array
+    hidden: Array
+    source: str
+
+
+def _slack(stages: Stages, per_micro_batch: Array) -> Array:
+    """Return the seconds each stage idles while the stages before it finish (or start) one micro-batch."""
+    mean = np.sum(per_micro_batch * stages.count, axis=1) / np.maximum(np.sum(stages.count, axis=1), 1.0)
+    return np.asarray(stages.index * mean[:, None])
+
+
+def _end_of_step(
+    workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters,
+    dense: Group, expert: Group, forward: Array, backward: Array,
+) -> _Traffic:  # fmt: skip
+    """ZeRO 0, 1 and 2: one reduction at the end of the last backward, one gathering before the next forward.
+
+    Overlapped, the first stage hides all but the last bucket behind the last micro-batch's backward, and the later
+    stages, which finish earlier, behind the bubble as well (Megatron param_and_grad_buffer.py, schedules.py).
+    """
+    grad = settings.gradient_bytes
+    zero0 = (layouts.zero == 0)[:, None]
+
+    def reduce_of(parameters: Array, group: Group) -> tuple[Array, str]:
+        wide = Group(group.size[:, None], group.local[:, None])
+        scatter = rates.collective("reduce_scatter", grad * parameters, wide)
+        whole = rates.collective("all_reduce", grad * parameters, wide)
+        return np.where(zero0, whole.seconds, scatter.seconds), scatter.source
+
+    def gather_of(parameters: Array, group: Group) -> Array:
+        wide = Group(group.size[:, None], group.local[:, None])
+        seconds = rates.collective("all_gather", WEIGHT_BYTES * parameters, wide).seconds
+        return np.where(zero0, 0.0, seconds)
+
+    r_dense, source = reduce_of(local.dense, dense)
+    r_expert, _ = reduce_of(local.expert, expert)
+    scatter, gather = r_dense + r_expert, gather_of(local.dense, dense) + gather_of(local.expert, expert)
+    bucket = np.maximum(settings.bucket_elements_of(layouts.dp * layouts.cp).astype(np.float64), 1.0)[:, None]
+    buckets = np.maximum(np.ceil((local.dense + local.expert) / bucket), 1.0)
+    # ZeRO-2 reduces every micro-batch's gradients, since it keeps only its own part of them.
+    times = np.where((layouts.zero == 2)[:, None], layouts.micro_batches(workload.global_batch)[:, None], 1.0)
+    last = 1.0 / buckets
+    room_b = np.where(stages.index == 0, backward, 0.0) + _slack(stages, backward)
+    room_f = np.where(stages.index == 0, forward, 0.0) + _slack(stages, forward)
+    exposed_r = scatter * last + np.maximum(0.0, scatter * (1 - last) - room_b) if settings.overlap_grad_reduce else scatter
+    exposed_g = gather * last + np.maximum(0.0, gather * (1 - last) - room_f) if settings.overlap_param_gather else gather
+    exposed = np.where(stages.exists, exposed_r * times + exposed_g, -1.0)
+    rows = np.arange(len(layouts))
+    worst = np.argmax(exposed, axis=1)
+    reduce, gathered = (exposed_r * times)[rows, worst], exposed_g[rows, worst]
+    hidden = (scatter * times + gather)[rows, worst] - reduce - gathered
+    return _Traffic(reduce, gathered, np.maximum(hidden, 0.0), source)
+
+
+def _zero3(
+    settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters,
+    dense: Group, expert: Group, forward: Array, backward: Array, micro_batches: Array,
+) -> _Traffic:  # fmt: skip
+    """ZeRO-3 and FSDP: each block's weights are gathered before its forward and backward, gradients scattered after.
+
+    One block is fetched while the one before it computes, so a block's exposed time is what its transfer exceeds its
+    compute by. With pipeline stages the weights stay gathered over the step (torchtitan's default policy with PP).
+    """
+    layers = np.maximum(stages.layer_total, 1.0)
+    shard = layouts.shard.astype(np.float64)
+    inner = Group(np.minimum(dense.size, shard), np.minimum(dense.local, shard))
+    wide = Group(inner.size[:, None], inner.local[:, None])
+    experts = Group(expert.size[:, None], expert.local[:, None])
+    per_layer, per_expert = local.dense / layers, local.expert / layers
+    gather = (
+        rates.collective("all_gather", WEIGHT_BYTES * per_layer, wide).seconds
+        + rates.collective("all_gather", WEIGHT_BYTES * per_expert, experts).seconds
+    )
+    scatter_price = rates.collective("reduce_scatter", settings.reduce_bytes * per_layer, wide)
+    scatter = scatter_price.seconds + rates.collective("reduce_scatter", settings.reduce_bytes * per_expert, experts).seconds
+    replicas = Group((dense.size / inner.size)[:, None], np.ones((len(shard), 1)))
+    again = rates.collective("all_reduce", settings.reduce_bytes * per_layer / inner.size[:, None], replicas).seconds
+    scatter = scatter + np.where(replicas.size > 1, again, 0.0)
+    reshard = np.where(settings.reshard_after_forward is None, layouts.pp == 1, bool(settings.reshard_after_forward))[:, None]
+    m = micro_batches[:, None]
+    f, b = forward / layers, backward / layers
+    exposed_f = np.maximum(0.0, gather - f)
+    back_gather = np.where(reshard, gather, 0.0)
+    exposed_b = np.maximum(0.0, back_gather + scatter - b)
+    exposed_g_b = np.maximum(0.0, back_gather - b)
+    rounds = np.where(reshard, m, 1.0)
+    gathers = (layers * (exposed_f + exposed_g_b) + gather) * rounds  # + the first block, which nothing hides
+    reduces = (layers * (exposed_b - exposed_g_b) + scatter) * rounds  # + the last block
+    exposed = np.where(stages.exists, gathers + reduces, -1.0)
+    rows = np.arange(len(layouts))
+    worst = np.argmax(exposed, axis=1)
+    everything = (layers * (gather + back_gather + scatter) * rounds)[rows, worst]
+    hidden = np.maximum(0.0, everything - exposed[rows, worst])
+    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, scatter_price.source)
+
+
+def _optimizer(
+    workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters
+) -> Term:
+    """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
+    shards = np.where(layouts.zero >= 1, layouts.dp * layouts.cp, 1).astype(np.float64)[:, None]
+    expert_shards = np.where(layouts.zero >= 1, layouts.edp, 1).astype(np.float64)[:, None]
+    owned = local.dense / shards + local.expert / expert_shards
+    on_device = owned * (1.0 - layouts.offload_optimizer[:, None])
+    touched = on_device * settings.optimizer_traffic_bytes
+    stream = rates.stream(touched, "optimizer")
+    hosted = owned * layouts.offload_optimizer[:, None]
+    # The host updates its share itself: gradients go down and weights come back over the host link.
+    copies = rates.host_copy(hosted * (settings.gradient_bytes + WEIGHT_BYTES))
+    seconds = np.where(stages.exists, stream.seconds + np.where(hosted > 0, copies.seconds, 0.0), 0.0).max(axis=1)
+    return Term(
+        "step.optimizer", "optimizer", seconds, "s", "optimizer_state.step_traffic_bytes", source=stream.source,
+        inputs={"parameters_owned": owned.max(axis=1)},
+    )  # fmt: skip

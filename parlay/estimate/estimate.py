@@ -1,0 +1,140 @@
+"""One layout priced in full: memory of every stage, time of a step, and what both rest on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.errors import UsageError
+from parlay.estimate.counts import flops_per_token
+from parlay.estimate.local import local_parameters
+from parlay.estimate.memory import Memory, memory
+from parlay.estimate.stages import stages_of
+from parlay.estimate.terms import Term
+from parlay.estimate.time import StepTime, step_time
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.rules import Violation, check
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.rates.choose import rates_for
+from parlay.rates.interface import Rates
+
+MFU_CONVENTION = "megatron"  # causal attention halved, LM head counted, recompute not: see parlay.estimate.counts
+
+PEAK_OF_PRECISION = {"fp32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """Memory and time of many layouts."""
+
+    layouts: Layouts
+    memory: Memory
+    time: StepTime | None
+
+    @property
+    def fits(self) -> NDArray[np.bool_]:
+        """Where the worst stage stays within what an allocator can reach, shape (layouts,)."""
+        return np.asarray(self.memory.peak <= self.memory.limit_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Everything Parlay says about one layout. Memory trees hold bytes, the step tree seconds."""
+
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    layout: Layout
+    gpus: int
+    fits: bool
+    memory: tuple[Term, ...]
+    memory_limit_bytes: float
+    peak_bytes: float
+    worst_stage: int
+    step: Term
+    hidden: Term
+    step_s: float
+    tokens_per_s_per_gpu: float
+    flops_per_token: float
+    mfu: float
+    mfu_convention: str
+    mfu_peak_flops_per_s: float
+    assumptions: tuple[str, ...]
+    sources: dict[str, str]
+    violations: tuple[Violation, ...]
+
+
+def price(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, every: bool = False, time: bool = True
+) -> Prices:
+    """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
+    stages = stages_of(model, layouts, workload.global_batch, every=every)
+    held = memory(model, cluster, workload, layouts, stages)
+    if not time:
+        return Prices(layouts, held, None)
+    local = local_parameters(model, workload, layouts, stages)
+    return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, local))
+
+
+def peak_flops(cluster: Cluster, workload: Workload) -> float:
+    """Return the dense datasheet peak [FLOP/s] of the precision's matmuls, or raise if the device lacks it."""
+    dtype = PEAK_OF_PRECISION[workload.precision]
+    peaks = cluster.device.flops_per_s
+    if dtype not in peaks:
+        raise UsageError(
+            f"{cluster.device.name} has no {dtype} matmul rate, so it cannot train in {workload.precision}",
+            where="precision",
+            hint=f"it has {', '.join(sorted(peaks))}",
+        )
+    return float(peaks[dtype].value)  # type: ignore[index]
+
+
+def estimate(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, *, gpus: int | None = None, rates: Rates | None = None
+) -> Estimate:
+    """Return the full estimate of one layout. A layout that breaks a rule raises UsageError with every broken rule."""
+    violations = tuple(check(layout, model, cluster, workload, gpus))
+    if violations:
+        first, *others = violations
+        more = "".join(f"; also: {v.message}" for v in others)
+        raise UsageError(first.message + more, where=f"layout {layout}", hint=first.hint)
+    return _estimate(model, cluster, workload, layout, rates or rates_for(cluster))
+
+
+def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates) -> Estimate:
+    peak = peak_flops(cluster, workload)
+    prices = price(model, cluster, workload, Layouts.of(layout), rates, every=True)
+    assert prices.time is not None
+    step = prices.time.tree().at(0)
+    trees = tuple(prices.memory.tree.at(0, stage) for stage in range(layout.pp))
+    worst = int(np.argmax([t.value for t in trees]))
+    step_s = float(step.value)
+    per_gpu = workload.global_batch * workload.seq_len / step_s / layout.gpus
+    flops = flops_per_token(model, workload.seq_len, convention=MFU_CONVENTION)
+    return Estimate(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        layout=layout,
+        gpus=layout.gpus,
+        fits=bool(prices.fits[0]),
+        memory=trees,
+        memory_limit_bytes=float(prices.memory.limit_bytes),
+        peak_bytes=float(trees[worst].value),
+        worst_stage=worst,
+        step=step,
+        hidden=prices.time.hidden().at(0),
+        step_s=step_s,
+        tokens_per_s_per_gpu=per_gpu,
+        flops_per_token=flops,
+        mfu=per_gpu * flops / peak,
+        mfu_convention=MFU_CONVENTION,
+        mfu_peak_flops_per_s=peak,
+        assumptions=prices.memory.assumptions,
+        sources={t.key: t.source for t in step.walk() if not t.parts},
+        violations=(),
+    )

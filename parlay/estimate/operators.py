@@ -1,0 +1,334 @@
+"""The compute operators of one layer on one rank: their shapes, and their seconds forward and backward.
+
+Symbols: n tokens of the micro-batch on the rank · h hidden · a, k query and K/V heads · d head size · f MLP width
+         t tensor parallel · E, K experts and experts per token · r routed rows on the rank · e bytes per element
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parlay.estimate.shard import Shard
+from parlay.estimate.terms import weakest
+from parlay.layouts.vocabulary import CP_KINDS
+from parlay.layouts.workload import Workload
+from parlay.models.spec import (
+    DenseMlp,
+    GatedDelta,
+    GroupedAttention,
+    LatentAttention,
+    LayerKind,
+    Mamba1,
+    Mamba2,
+    ModelSpec,
+    MoeMlp,
+)
+from parlay.rates.interface import Rates, Stream
+
+Array = NDArray[np.float64]
+
+FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # precision -> matmul dtype
+ELEMENT = 2.0  # bytes of an activation in bf16 or fp16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: seconds of its forward, input gradient and weight gradient, per micro-batch on one rank."""
+
+    name: str
+    group: str
+    forward: Array
+    dgrad: Array
+    wgrad: Array
+    modules: frozenset[str]  # recompute modules that run this operator again
+    launches: float  # kernels of one forward
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pricer:
+    """Prices operators at one set of rates for one workload and the distinct rows of a Shard."""
+
+    rates: Rates
+    workload: Workload
+    shard: Shard
+    model: ModelSpec
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the linear layers' matmuls."""
+        p = self.workload.precision
+        return FP8_PRECISIONS.get(p, p)
+
+    def gemm(
+        self,
+        name: str,
+        group: str,
+        rows: ArrayLike,
+        out: ArrayLike,
+        inner: ArrayLike,
+        modules: tuple[str, ...] = (),
+        *,
+        dtype: str | None = None,
+    ) -> Operator:
+        """Return a linear layer rows x inner -> rows x out with both of its gradients."""
+        kind = dtype or self.dtype
+        fwd = self.rates.gemm(rows, out, inner, kind)
+        dgrad = self.rates.gemm(rows, inner, out, kind)
+        wgrad = self.rates.gemm(inner, out, rows, kind)
+        source = weakest([fwd.source, dgrad.source, wgrad.source])
+        return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
+
+    def grouped(
+        self, name: str, rows: ArrayLike, groups: ArrayLike, out: ArrayLike, inner: ArrayLike, modules: tuple[str, ...]
+    ) -> Operator:
+        """Return a grouped linear layer over `groups` experts that share `rows` tokens evenly."""
+        fwd = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype)
+        dgrad = self.rates.grouped_gemm(rows, groups, inner, out, self.dtype)
+        source = weakest([fwd.source, dgrad.source])
+        # The weight gradient does the same FLOPs with the token dimension inside the product.
+        return Operator(name, "experts", fwd.seconds, dgrad.seconds, dgrad.seconds, frozenset(modules), 1.0, source)
+
+    def stream(
+        self,
+        name: str,
+        nbytes: ArrayLike,
+        kind: Stream,
+        modules: tuple[str, ...] = (),
+        *,
+        backward: float = 1.5,
+        group: str = "norms and elementwise",
+        launches: float = 1.0,
+    ) -> Operator:
+        """Return a bandwidth-bound operator; its backward moves `backward` times the bytes of its forward."""
+        fwd = self.rates.stream(nbytes, kind)
+        back = self.rates.stream(np.asarray(nbytes) * backward, kind)
+        zero = np.zeros_like(fwd.seconds)
+        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source)
+
+    def casts(self, name: str, elements: ArrayLike, modules: tuple[str, ...] = ()) -> list[Operator]:
+        """Return the quantisation of one GEMM input: read bf16, write a row-wise and a column-wise fp8 copy."""
+        if self.workload.precision not in FP8_PRECISIONS:
+            return []
+        both = np.asarray(elements) * (ELEMENT + 2.0)
+        return [self.stream(f"{name} quantisation", both, "cast", modules, backward=1.0, group="quantisation")]
+
+
+def attention_share(window: int | None, seq_len: float, causal: bool, *, chunked: bool = False) -> float:
+    """Return the share of all (query, key) pairs that a mask lets through.
+
+    A causal sliding window of w sees w - w (w - 1) / (2 s) keys on average; chunked attention is causal inside
+    chunks of w.
+
+    Examples
+    --------
+    >>> attention_share(None, 8192, True), attention_share(None, 8192, False)
+    (0.5, 1.0)
+    >>> round(attention_share(1024, 8192, True), 4)
+    0.1172
+    """
+    s = seq_len
+    if window is None or window >= s:
+        return 0.5 if causal else 1.0
+    if chunked:
+        return window / s * (0.5 if causal else 1.0)
+    seen = window - window * (window - 1) / (2 * s)
+    return seen / s if causal else min(1.0, 2 * seen / s)
+
+
+def layer_operators(p: Pricer, kind: LayerKind) -> list[Operator]:
+    """Return the operators of one layer of `kind`, in forward order."""
+    h, n = float(p.model.hidden), p.shard.local_tokens
+    operators: list[Operator] = []
+    mixer, mlp = kind.mixer, kind.mlp
+    if mixer.kind != "none":
+        operators.append(p.stream("norm", 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm",)))
+        operators += _mixer(p, mixer)
+        operators.append(p.stream("residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
+    if mlp.kind != "none":
+        operators.append(p.stream("mlp norm", 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm", "mlp", "moe")))
+        operators += _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
+        operators.append(p.stream("mlp residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
+    return operators
+
+
+def _mixer(p: Pricer, mixer: object) -> list[Operator]:
+    if isinstance(mixer, GroupedAttention):
+        return _grouped_attention(p, mixer)
+    if isinstance(mixer, LatentAttention):
+        return _latent_attention(p, mixer)
+    if isinstance(mixer, Mamba2 | Mamba1 | GatedDelta):
+        return _recurrent(p, mixer)
+    return []
+
+
+def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window: int | None, chunked: bool) -> list[Operator]:
+    """Return the attention core: flash attention, or unfused scores and softmax."""
+    s, w = p.shard, p.workload
+    share = attention_share(window, s.seq_len, w.causal, chunked=chunked)
+    contiguous = (s.cp_kind == CP_KINDS.index("ring")) & (s.ring > 1) & w.causal
+    # Contiguous causal blocks: the last rank computes c - 1/2 blocks and all wait for it; balanced, each does c/2.
+    slow = np.where(contiguous, 2 - 1 / s.ring, 1.0)
+    queries = _own_queries(s)
+    arguments = dict(qk_dim=qk, v_dim=v, score_share=np.minimum(share * slow, 1.0), batch=s.micro_batch)
+    local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
+    fwd = p.rates.attention(queries, s.seq_len, local, local_kv, **arguments)
+    bwd = p.rates.attention(queries, s.seq_len, local, local_kv, backward=True, **arguments)
+    modules = frozenset({"core_attention"})
+    zero = np.zeros_like(fwd.seconds)
+    core = [Operator("attention", "attention core", fwd.seconds, bwd.seconds, zero, modules, 1.0, fwd.source)]
+    if not w.flash_attention:
+        scores = 2 * ELEMENT * local * queries * s.seq_len * s.micro_batch
+        core.append(p.stream("softmax", 3 * scores, "softmax", ("core_attention",), group="attention core", launches=3.0))
+    return core
+
+
+def _own_queries(s: Shard) -> Array:
+    """Queries of one rank: all-gather CP keeps its own s/c, Ulysses has all s of fewer heads."""
+    gathered = s.cp_kind == CP_KINDS.index("allgather")
+    return np.asarray(np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring))
+
+
+def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
+    s, h = p.shard, float(p.model.hidden)
+    heads, kv = a.heads / s.tp, np.maximum(a.kv_heads / s.tp, 1.0)
+    d, n = float(a.head_dim), s.tokens
+    q_width = heads * d * (2 if a.output_gate else 1)
+    found = [
+        *p.casts("qkv input", n * h),
+        p.gemm("qkv projection", "attention projections", n, q_width + 2 * kv * d, h),
+    ]
+    if a.qk_norm != "none":
+        found.append(p.stream("q/k norm", 2 * ELEMENT * n * (heads + kv) * d, "norm"))
+    if a.rope:
+        found.append(p.stream("rotary", 2 * ELEMENT * n * (heads + kv) * d, "rope", backward=1.0))
+    found += _core(p, heads, kv, d, d, a.window, a.chunked)
+    found += p.casts("attention output", n * heads * d)
+    found.append(p.gemm("output projection", "attention projections", n, h, heads * d))
+    return found
+
+
+def _latent_attention(p: Pricer, a: LatentAttention) -> list[Operator]:
+    s, h = p.shard, float(p.model.hidden)
+    heads, n, local = a.heads / s.tp, s.tokens, s.local_tokens
+    qk = float(a.nope_dim + a.rope_dim)
+    q_rank = float(a.q_rank or 0)
+    group = "attention projections"
+    up = ("mla_up",)
+    found = p.casts("attention input", local * h)
+    # Down-projections are replicated over tp and run on the tokens that sequence parallelism leaves on the rank.
+    if a.q_rank:
+        found.append(p.gemm("q down-projection", group, local, q_rank, h))
+    found.append(p.gemm("kv down-projection", group, local, float(a.kv_rank + a.rope_dim), h))
+    found.append(p.stream("latent norms", 2 * ELEMENT * local * (q_rank + a.kv_rank), "norm", ("norm", "mla_up"), launches=2.0))
+    found += p.casts("latent", n * (q_rank + a.kv_rank), up)
+    found.append(p.gemm("q up-projection", group, n, heads * qk, q_rank or h, up if a.q_rank else ()))
+    found.append(p.gemm("kv up-projection", group, n, heads * (a.nope_dim + a.v_dim), float(a.kv_rank), up))
+    found.append(p.stream("rotary", 3 * ELEMENT * n * heads * qk, "rope", up, backward=1.0))
+    found += _core(p, heads, heads, qk, float(a.v_dim), a.window, False)
+    found += p.casts("attention output", n * heads * a.v_dim)
+    found.append(p.gemm("output projection", group, n, h, heads * a.v_dim))
+    return found
+
+
+def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
+    """Return a state-space or linear-attention mixer: projections, convolution, chunked scan, gated norm."""
+    s, h, n = p.shard, float(p.model.hidden), p.shard.tokens
+    group = "attention projections"
+    if isinstance(m, Mamba2):
+        inner, wide = float(m.heads * m.head_dim), float(2 * m.heads * m.head_dim + 2 * m.groups * m.state + m.heads)
+        conv, state = inner + 2 * m.groups * m.state, float(m.state)
+    elif isinstance(m, Mamba1):
+        inner, wide = float(m.inner), 2.0 * m.inner + m.dt_rank + 2 * m.state
+        conv, state = inner, float(m.state)
+    else:
+        inner = float(m.value_heads * m.value_dim)
+        wide = 2.0 * m.key_heads * m.key_dim + 2 * inner + 2 * m.value_heads
+        conv, state = 2.0 * m.key_heads * m.key_dim + inner, float(m.key_dim)
+    chunk = 128.0  # tokens per block of the chunked scan; the kernels' common default (Mamba-2, section 6)
+    scan_flops = n * inner / s.tp * (4 * state + 2 * chunk)  # two products with the state and one inside the chunk
+    scan = p.rates.gemm(n, inner / s.tp, scan_flops / (2 * n * inner / s.tp), "bf16")
+    return [
+        *p.casts("mixer input", n * h),
+        p.gemm("mixer input projection", group, n, wide / s.tp, h),
+        p.stream("convolution", 2 * ELEMENT * n * conv / s.tp, "activation"),
+        Operator("scan", "attention core", scan.seconds, 2 * scan.seconds, 0 * scan.seconds, frozenset({"core_attention"}), 5.0, scan.source),
+        p.stream("gated norm", 3 * ELEMENT * n * inner / s.tp, "norm"),
+        p.gemm("mixer output projection", group, n, h, inner / s.tp),
+    ]
+
+
+def _dense(p: Pricer, m: DenseMlp, tokens: Array, *, modules: tuple[str, ...] = ("mlp",), prefix: str = "mlp") -> list[Operator]:
+    s, h = p.shard, float(p.model.hidden)
+    width = m.width / s.tp
+    branches = 2.0 if m.gated else 1.0
+    return [
+        *p.casts(f"{prefix} input", tokens * h, modules),
+        p.gemm(f"{prefix} up-projection", "mlp", tokens, branches * width, h, modules),
+        p.stream(f"{prefix} activation", ELEMENT * tokens * width * (branches + 1), "activation", (*modules, "mlp_activation")),
+        *p.casts(f"{prefix} hidden", tokens * width, modules),
+        p.gemm(f"{prefix} down-projection", "mlp", tokens, h, width, modules),
+    ]
+
+
+def routed_rows(p: Pricer, m: MoeMlp) -> Array:
+    """Return the (token, expert) rows that the busiest rank's experts receive in one micro-batch.
+
+    An ep x etp grid of ranks shares the tokens of its members: with ep alone every rank keeps as many rows as it sends,
+    K n; expert tensor parallelism gathers the tokens of its ranks.
+    """
+    w = p.workload
+    held = p.shard.local_tokens * m.top_k * p.shard.etp
+    load = w.moe_imbalance if w.moe_capacity_factor is None else w.moe_capacity_factor
+    return np.asarray(held * load)
+
+
+def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
+    s, h, n = p.shard, float(p.model.hidden), p.shard.local_tokens
+    rows, held = routed_rows(p, m), m.experts / s.ep
+    inner = float(m.latent_width or h)
+    width = m.width / s.etp
+    branches = 2.0 if m.gated else 1.0
+    moe = ("moe",)
+    found = [
+        p.gemm("router", "experts", n, float(m.experts), h, moe, dtype="bf16"),
+        p.stream("router softmax and top-k", 17.0 * n * m.experts, "softmax", moe, group="experts", launches=6.0),
+    ]
+    if m.latent_width:
+        found.append(p.gemm("latent down-projection", "experts", n, inner, h, moe))
+    found += [
+        p.stream("permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
+        *p.casts("expert input", rows * inner, moe),
+        p.grouped("expert up-projection", rows, held, branches * width, inner, moe),
+        p.stream("expert activation", ELEMENT * rows * width * (branches + 1), "activation", ("moe", "mlp_activation"), group="experts"),
+        *p.casts("expert hidden", rows * width, moe),
+        p.grouped("expert down-projection", rows, held, inner, width, moe),
+        p.stream("unpermute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
+    ]
+    if m.latent_width:
+        found.append(p.gemm("latent up-projection", "experts", n, h, inner, moe))
+    if m.shared_width:
+        shared = DenseMlp(width=m.shared_width, gated=m.gated, activation=m.activation)
+        found += _dense(p, shared, s.tokens, modules=("moe", "shared_experts"), prefix="shared expert")
+    return found
+
+
+def embedding_operators(p: Pricer) -> list[Operator]:
+    """Return the token table's look-up; its backward adds into the table's gradient."""
+    n, h = p.shard.tokens, float(p.model.hidden)
+    return [p.stream("embedding", 2 * ELEMENT * n * h, "embedding", backward=2.0, group="embedding and head")]
+
+
+def head_operators(p: Pricer, vocab: Array) -> list[Operator]:
+    """Return final norm, LM head and loss on one rank that holds `vocab` rows of the head."""
+    n, h = p.shard.tokens, float(p.model.hidden)
+    group = "embedding and head"
+    return [
+        p.stream("final norm", 2 * ELEMENT * p.shard.local_tokens * h, "norm", group=group),
+        p.gemm("head", group, n, vocab, h, dtype="bf16" if p.dtype in ("fp8", "fp4") else p.dtype),
+        # Read the logits, take the maximum, exponentiate, sum: two passes over bf16 logits and one fp32 result.
+        p.stream("cross entropy", n * vocab * (2 * ELEMENT + 4), "cross_entropy", backward=1.0, group=group, launches=6.0),
+    ]

@@ -1,0 +1,124 @@
+"""The part of a layout that decides what one layer costs on one rank, as the distinct rows among many layouts.
+
+Millions of layouts share a few thousand of these rows, so a layer is priced once a row and gathered from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import CP_KINDS, RECOMPUTE
+from parlay.layouts.workload import Workload
+from parlay.rates.interface import Group
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_FIELDS = ("tp", "cp", "cp_kind", "ulysses", "ep", "etp", "micro_batch", "sp", "recompute", "tp_overlap", "ep_overlap")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """Distinct rows: degrees as floats, tokens per rank, groups, and what is recomputed."""
+
+    tp: Array
+    cp: Array
+    ep: Array
+    etp: Array
+    micro_batch: Array
+    sp: Mask
+    recompute: NDArray[np.int64]
+    tp_overlap: Mask
+    ep_overlap: Mask
+    cp_kind: NDArray[np.int64]
+    ring: Array  # ranks of the ring (1 without one)
+    ulysses: Array  # ranks of the Ulysses all-to-all (1 without one)
+    seq_len: float
+    domain: float  # GPUs that share a scale-up link
+    row_of: NDArray[np.int64]  # for each layout, its row here
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one micro-batch on one rank before tensor or sequence parallelism cuts anything."""
+        return self.micro_batch * self.seq_len / self.cp
+
+    @property
+    def local_tokens(self) -> Array:
+        """Tokens in the regions that sequence parallelism shards."""
+        return self.tokens / np.where(self.sp, self.tp, 1.0)
+
+    @property
+    def tp_group(self) -> Group:
+        """The tensor-parallel group: innermost, neighbours."""
+        return Group.of(self.tp, 1.0, self.domain)
+
+    @property
+    def ep_group(self) -> Group:
+        """The expert-parallel group: outside expert tensor parallelism."""
+        return Group.of(self.ep, self.etp, self.domain)
+
+    @property
+    def etp_group(self) -> Group:
+        """The expert tensor-parallel group: innermost."""
+        return Group.of(self.etp, 1.0, self.domain)
+
+    @property
+    def ring_group(self) -> Group:
+        """The ring of context parallelism: outside tp, and outside Ulysses where both are used."""
+        return Group.of(self.ring, self.tp * self.ulysses, self.domain)
+
+    @property
+    def ulysses_group(self) -> Group:
+        """The all-to-all group of Ulysses: just outside tp."""
+        return Group.of(self.ulysses, self.tp, self.domain)
+
+    def recomputes(self, modules: frozenset[str]) -> Mask:
+        """Return where any of `modules`, or everything, is recomputed in the backward pass."""
+        bits = sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})  # type: ignore[arg-type]
+        return (self.recompute & bits) != 0
+
+    @classmethod
+    def of(cls, layouts: Layouts, workload: Workload, cluster: Cluster) -> Shard:
+        """Return the distinct rows of `layouts`."""
+        columns = [np.asarray(getattr(layouts, name)).astype(np.int64) for name in _FIELDS]
+        first, row_of = distinct(columns)
+        value: dict[str, Any] = {name: column[first] for name, column in zip(_FIELDS, columns, strict=True)}
+        kind = value["cp_kind"]
+        cp = value["cp"].astype(np.float64)
+        inner = np.where(kind == CP_KINDS.index("ulysses"), cp, np.where(kind == CP_KINDS.index("usp"), value["ulysses"], 1.0))
+        inner = np.minimum(inner, cp)
+        return cls(
+            tp=value["tp"].astype(np.float64),
+            cp=cp,
+            ep=value["ep"].astype(np.float64),
+            etp=value["etp"].astype(np.float64),
+            micro_batch=value["micro_batch"].astype(np.float64),
+            sp=value["sp"].astype(bool),
+            recompute=value["recompute"],
+            tp_overlap=value["tp_overlap"].astype(bool),
+            ep_overlap=value["ep_overlap"].astype(bool),
+            cp_kind=kind,
+            ring=np.where(kind == CP_KINDS.index("allgather"), 1.0, cp / inner),
+            ulysses=inner,
+            seq_len=float(workload.seq_len),
+            domain=float(cluster.scale_up_gpus.value),
+            row_of=row_of,
+        )
+
+
+def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (index of the first of each distinct row, row number of every row) of equally long integer columns."""
+    packed = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        span = int(column.max(initial=0)) + 1
+        if span > 1 and packed.max(initial=0) > (2**62) // span:
+            packed = np.unique(packed, return_inverse=True)[1].astype(np.int64)
+        packed = packed * span + column
+    _, first, row_of = np.unique(packed, return_index=True, return_inverse=True)
+    return first, row_of

@@ -1,0 +1,174 @@
+"""The time of one step: stage by stage, through the pipeline, and the gradient exchange and optimizer at its end.
+
+step = m x (slowest stage's forward + backward) + bubble + exposed data-parallel traffic + optimizer
+
+The slowest stage and the bubble come from closed forms (parlay.formulas.pipeline); parlay.schedules times the same
+stages exactly for the layouts that are shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.bubble import bubble_seconds
+from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost, layer_costs
+from parlay.estimate.dataparallel import DataParallel, data_parallel
+from parlay.estimate.local import LocalParameters, padded_vocabulary
+from parlay.estimate.placement import axis_strides
+from parlay.estimate.operators import ELEMENT, Pricer
+from parlay.estimate.shard import Shard
+from parlay.estimate.stages import Stages
+from parlay.estimate.terms import Term, total, weakest
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import SCHEDULES
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.rates.interface import Group, Rates
+
+Array = NDArray[np.float64]
+
+AXIS_LABEL = {"tp": "tensor parallel", "cp": "context parallel", "ep": "expert parallel"}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step for each layout, and what they are made of."""
+
+    step: Array  # (layouts,)
+    forward: Array  # (layouts, stages) per micro-batch
+    backward: Array
+    sends: Array  # exposed pipeline transfers per micro-batch
+    slowest: NDArray[np.int64]  # (layouts,) column of the slowest stage
+    micro_batches: Array
+    bubble: Array
+    data: DataParallel
+    shard: Shard
+    blocks: dict[str, Cost]
+    weights: dict[str, Array]  # block name -> how many of it each stage runs, (layouts, stages)
+    rerun: Array  # (layouts,) share of the slowest stage's layers that recompute
+    send_source: str
+
+    def tree(self) -> Term:
+        """Return the step as a tree of terms, one value a layout: the slowest stage's work, then what it waits for."""
+        rows = np.arange(len(self.step))
+        m = self.micro_batches
+
+        def spent(pick: str, key: str) -> Array:
+            value = np.zeros_like(self.step)
+            for name, cost in self.blocks.items():
+                table = getattr(cost, pick)
+                per_block = table[key] if isinstance(table, dict) else table
+                share = self.rerun if pick == "recompute" and name.startswith("layer:") else 1.0
+                value = value + share * self.weights[name][rows, self.slowest] * per_block[self.shard.row_of]
+            return value * m
+
+        compute = []
+        for group in GROUPS:
+            source = weakest(c.sources.get(group, "exact") for c in self.blocks.values())
+            label = group
+            value = spent("forward", group) + spent("backward", group)
+            compute.append(Term(f"step.compute.{_slug(group)}", label, value, "s", source=source))
+        recompute = Term("step.recompute", "recomputed forward", spent("recompute", ""), "s", source=weakest(t.source for t in compute))
+        exposed = []
+        for axis in AXES:
+            source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
+            value = spent("exposed_forward", axis) + spent("exposed_backward", axis)
+            exposed.append(Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", source=source))
+        sends = self.sends[rows, self.slowest] * m
+        exposed.append(Term("step.exposed.pp", "pipeline sends", sends, "s", "collectives.send_recv_s", source=self.send_source))
+        exposed += list(self.data.terms)
+        parts = (
+            total("step.compute", "compute", tuple(compute), unit="s"),
+            recompute,
+            total("step.exposed", "exposed communication", tuple(exposed), unit="s"),
+            Term("step.bubble", "pipeline bubble", self.bubble, "s", source="exact"),
+            self.data.optimizer,
+        )
+        return total("step", "step", parts, unit="s")
+
+    def hidden(self) -> Term:
+        """Return the transfers that run beside compute, for the slowest stage, as a tree of seconds."""
+        rows = np.arange(len(self.step))
+        parts = []
+        for axis in AXES:
+            value = np.zeros_like(self.step)
+            for name, cost in self.blocks.items():
+                value = value + self.weights[name][rows, self.slowest] * cost.hidden[axis][self.shard.row_of]
+            parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s"))
+        parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s"))
+        return total("hidden", "hidden communication", tuple(parts), unit="s")
+
+
+def step_time(
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layouts: Layouts,
+    stages: Stages,
+    rates: Rates,
+    local: LocalParameters,
+) -> StepTime:
+    """Return the time of one step of every layout. Arrays are (layouts,) or (layouts, stages)."""
+    shard = Shard.of(layouts, workload, cluster)
+    pricer = Pricer(rates, workload, shard, model)
+    vocab = padded_vocabulary(model.vocab, shard.tp, workload) / shard.tp
+    blocks: dict[str, Cost] = {f"layer:{k}": c for k, c in layer_costs(pricer).items()}
+    blocks["embedding"], blocks["head"] = embedding_cost(pricer), head_cost(pricer, vocab)
+    weights: dict[str, Array] = {f"layer:{k}": n * stages.share for k, n in stages.layers.items()}
+    weights["embedding"] = stages.embedding * stages.share
+    weights["head"] = (stages.head + stages.mtp) * stages.share
+    if model.mtp_layers and model.mtp_kind:
+        name = f"layer:{model.mtp_kind}"
+        weights[name] = weights[name] + stages.mtp * stages.share
+    rerun = _recomputed_share(layouts, stages)
+    forward = np.zeros_like(stages.share)
+    backward, weight_grad = np.zeros_like(forward), np.zeros_like(forward)
+    for name, cost in blocks.items():
+        n = weights[name]
+        forward = forward + n * cost.forward_s[shard.row_of][:, None]
+        kept = (1.0 - rerun) * cost.recompute[shard.row_of][:, None] if name.startswith("layer:") else 0.0
+        backward = backward + n * (cost.backward_s[shard.row_of][:, None] - kept)
+        weight_grad = weight_grad + n * cost.weight[shard.row_of][:, None]
+    send, send_source = _sends(pricer, layouts, stages)
+    busy = np.where(stages.exists, forward + backward + send, 0.0)
+    slowest = np.argmax(busy, axis=1)
+    m = layouts.micro_batches(workload.global_batch).astype(np.float64)
+    rows = np.arange(len(layouts))
+    bubble = bubble_seconds(layouts, stages, forward, backward, weight_grad, send, m)
+    data = data_parallel(model, cluster, workload, layouts, stages, rates, local, forward, backward, m)
+    step = m * busy[rows, slowest] + bubble + data.exposed + data.optimizer.value
+    return StepTime(
+        step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], send_source,
+    )  # fmt: skip
+
+
+def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
+    """Return the share of a stage's layers that recompute: all, or with full on N layers N of each chunk's."""
+    count = layouts.recompute_layers[:, None]
+    share = np.minimum(count, stages.chunk_layers) / np.maximum(stages.chunk_layers, 1.0)
+    return np.asarray(np.where(count > 0, share, 1.0))
+
+
+def _sends(p: Pricer, layouts: Layouts, stages: Stages) -> tuple[Array, str]:
+    """Return the exposed seconds of pipeline transfers per micro-batch, and their source.
+
+    Plain 1F1B sends and receives in one fused call in front of each forward and backward, exposed (Megatron forces
+    overlap_p2p_comm off without virtual stages: training/arguments.py). Interleaved and bidirectional schedules
+    transfer beside the next chunk's compute, so only the fill and drain see it (bubble.py).
+    """
+    nbytes = ELEMENT * p.shard.local_tokens[p.shard.row_of] * p.model.hidden
+    group = Group.of(2.0, axis_strides(layouts)["pp"], p.shard.domain)
+    sent = p.rates.collective("send_recv", nbytes, group)
+    overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
+    if p.workload.overlap_p2p is not None:
+        overlapped = np.full(len(layouts), p.workload.overlap_p2p)
+    inner = np.where(overlapped | (layouts.pp == 1), 0.0, 2.0 * sent.seconds)
+    return inner[:, None] * np.ones_like(stages.share), sent.source
+
+
+def _slug(text: str) -> str:
+    return text.replace(" and ", "_").replace(" ", "_")

@@ -1,0 +1,73 @@
+"""Which layers go to which pipeline chunk: the split rule and the placement of chunks on stages."""
+
+from __future__ import annotations
+
+from parlay.layouts.vocabulary import Schedule
+
+V_SHAPED: frozenset[Schedule] = frozenset({"zb-v", "dualpipev"})  # chunk 0 runs down the stages, chunk 1 back up
+BOTH_WAYS: frozenset[Schedule] = frozenset({"dualpipe"})  # every device holds stage r and stage p - 1 - r
+
+
+def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: int = 0) -> list[int]:
+    """Return how many layers each of the stages x virtual chunks holds, in model order.
+
+    1. `first` and `last` set the layers of the first and last stage (spread over its chunks); the rest is even.
+    2. Chunks are equal where the layers divide.
+    3. Otherwise embedding and head count as one layer each, as with Megatron's account-for-embedding-in-pipeline-split
+       and account-for-loss-in-pipeline-split, so both ends are lighter. What still does not divide goes, one layer
+       each, to the latest middle chunks, where the fewest micro-batches are in flight.
+
+    Examples
+    --------
+    >>> chunk_sizes(32, 4, 1), chunk_sizes(126, 16, 1) == [7] + [8] * 14 + [7]
+    ([8, 8, 8, 8], True)
+    >>> chunk_sizes(94, 4, 1), chunk_sizes(94, 4, 1, last=22), chunk_sizes(46, 4, 1)
+    ([23, 24, 24, 23], [24, 24, 24, 22], [11, 12, 12, 11])
+    """
+    chunks = stages * virtual
+    if first or last:
+        return _with_ends(layers, stages, virtual, first, last)
+    if layers % chunks == 0:
+        return [layers // chunks] * chunks
+    if (layers + 2) // chunks >= 2:
+        base, extra = divmod(layers + 2, chunks)
+        sizes = [base - 1] + [base] * (chunks - 2) + [base - 1] if chunks > 1 else [layers]
+    else:
+        base, extra = divmod(layers, chunks)
+        sizes = [base] * chunks
+    for position in [*range(chunks - 2, 0, -1), 0, chunks - 1][:extra]:
+        sizes[position] += 1
+    return sizes
+
+
+def _with_ends(layers: int, stages: int, virtual: int, first: int, last: int) -> list[int]:
+    """Return the split with the ends set; what does not divide over the middle goes to its last chunks."""
+    ends = (1 if first else 0) + (1 if last else 0)
+    middle = max(stages - ends, 0) * virtual
+    rest = layers - first - last
+    base, extra = divmod(max(rest, 0), middle) if middle else (0, 0)
+    even = [base + (1 if middle - i <= extra else 0) for i in range(middle)]
+    sizes: list[int] = []
+    for chunk in range(stages * virtual):
+        stage, turn = chunk % stages, chunk // stages
+        if first and stage == 0:
+            sizes.append(first // virtual + (1 if turn < first % virtual else 0))
+        elif last and stage == stages - 1:
+            sizes.append(last // virtual + (1 if turn < last % virtual else 0))
+        else:
+            sizes.append(even.pop(0))
+    return sizes
+
+
+def chunks_of_stage(stage: int, stages: int, virtual: int, schedule: Schedule) -> list[int]:
+    """Return the chunks, as positions in model order, that stage `stage` holds under `schedule`."""
+    if schedule in V_SHAPED:
+        return [stage, 2 * stages - 1 - stage]
+    if schedule in BOTH_WAYS:
+        return sorted({stage, stages - 1 - stage})
+    return [stage + turn * stages for turn in range(virtual)]
+
+
+def chunk_count(stages: int, virtual: int, schedule: Schedule) -> int:
+    """Return how many chunks the model is cut into: V-shaped schedules always hold two on each stage."""
+    return 2 * stages if schedule in V_SHAPED else stages * virtual

@@ -1,0 +1,166 @@
+"""Enumerates the layouts of a cluster size as arrays, axis by axis, dropping rows that break a rule as early as possible."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.layouts.layout import Layouts
+from parlay.layouts.rules import RULES, Question, divisors
+from parlay.layouts.vocabulary import CP_KINDS, SCHEDULES, CpKind, Recompute, recompute_bits
+
+Ints = NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Space:
+    """The values each axis may take. Empty tuples stand for "whatever the rules allow"."""
+
+    tp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    etp: tuple[int, ...] = (1,)
+    vpp: tuple[int, ...] = ()
+    micro_batch: tuple[int, ...] = (1, 2, 4, 8)
+    zero: tuple[int, ...] = (1,)
+    cp_kind: tuple[CpKind, ...] = ("zigzag",)
+    recompute: tuple[tuple[Recompute, ...], ...] = ((), ("mlp_activation", "norm", "mla_up"), ("full",))
+    tp_overlap: tuple[bool, ...] = (False,)
+    ep_overlap: tuple[bool, ...] = (False,)
+    offload_optimizer: tuple[float, ...] = (0.0,)
+
+
+@dataclasses.dataclass
+class Counted:
+    """How many layouts were looked at, and how many each rule rejected (a layout counts once, at its first rule)."""
+
+    considered: int = 0
+    rejected: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def reject(self, reason: str, count: int) -> None:
+        """Add `count` rejected layouts to `reason`."""
+        if count:
+            self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+
+def grids(question: Question, space: Space) -> Ints:
+    """Return the (tp, cp, pp, dp) grids whose product is the GPU count, one row each, within what `space` allows."""
+    gpus = question.gpus
+    divs = divisors(gpus, most=1 << 20)
+    widest = int(question.cluster.scale_up_gpus.value)
+    rows = []
+    for tp in space.tp or [d for d in divs if d <= widest]:
+        for cp in space.cp or [d for d in divs if d <= max(1, question.workload.seq_len // 256)]:
+            for pp in space.pp or [d for d in divs if d <= question.model.layer_count + 2]:
+                dp, rest = divmod(gpus, tp * cp * pp)
+                if rest == 0 and dp and (not space.dp or dp in space.dp):
+                    rows.append((tp, cp, pp, dp))
+    return np.asarray(rows, dtype=np.int64).reshape(-1, 4)
+
+
+def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int = 200_000) -> Iterator[Layouts]:
+    """Yield the layouts of `space` that keep every rule, `chunk` rows at most at a time."""
+    grid = grids(question, space)
+    batch: list[Layouts] = []
+    held = 0
+    for row in _reasonable(question, grid, counted):
+        block = _expand(question, space, row)
+        kept = _keep(block, question, counted)
+        if len(kept):
+            batch.append(kept)
+            held += len(kept)
+        if held >= chunk:
+            yield join(batch)
+            batch, held = [], 0
+    if batch:
+        yield join(batch)
+
+
+def _reasonable(question: Question, grid: Ints, counted: Counted) -> Iterator[Ints]:
+    """Yield the grids that keep the rules that depend on tp, cp, pp and dp alone, counting the others."""
+    if not len(grid):
+        return
+    plain = Layouts.grid(tp=grid[:, 0], cp=grid[:, 1], pp=grid[:, 2], dp=grid[:, 3])
+    kept = np.ones(len(grid), dtype=bool)
+    early = {"heads", "kv_heads", "kv_copies", "width", "scale_up", "batch", "sequence", "layers"}
+    for rule in RULES:
+        if rule.name in early:
+            broken = rule.broken(plain, question) & kept
+            counted.reject(rule.name, int(broken.sum()))
+            kept &= ~broken
+    counted.considered += int((~kept).sum())
+    yield from grid[kept]
+
+
+def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
+    """Return every combination of the remaining axes on one grid."""
+    tp, cp, pp, dp = (int(x) for x in grid)
+    layers = question.model.layer_count
+    per_rank = question.workload.global_batch // dp
+    micro = [b for b in space.micro_batch if per_rank % b == 0] or [1]
+    experts = question.experts
+    stage = tp * cp * dp
+    if experts:
+        ep = [e for e in (space.ep or divisors(experts[0].experts, most=1 << 12)) if stage % e == 0]
+        etp = [e for e in space.etp if tp % e == 0 or e == 1]
+    else:
+        ep, etp = [1], [1]
+    most_virtual = max(1, (layers + 2) // pp) if pp > 1 else 1
+    virtual = [v for v in (space.vpp or range(1, most_virtual + 1)) if v == 1 or _cuts(layers, pp, v)]
+    kinds = [CP_KINDS.index(k) for k in space.cp_kind] if cp > 1 else [CP_KINDS.index("zigzag")]
+    recompute = [recompute_bits(modules) for modules in _useful(question, space)]
+    axes = [
+        np.asarray(a)
+        for a in (
+            ep, etp, virtual, micro, space.zero, kinds, recompute,
+            space.tp_overlap if tp > 1 else (False,), space.ep_overlap if experts else (False,), space.offload_optimizer,
+        )
+    ]  # fmt: skip
+    names = ("ep", "etp", "vpp", "micro_batch", "zero", "cp_kind", "recompute", "tp_overlap", "ep_overlap", "offload_optimizer")
+    mesh = dict(zip(names, np.meshgrid(*axes, indexing="ij"), strict=True))
+    return Layouts.grid(tp=tp, cp=cp, pp=pp, dp=dp, **mesh)
+
+
+def _cuts(layers: int, pp: int, virtual: int) -> bool:
+    return pp > 1 and (layers % (pp * virtual) == 0 or (layers + 2) % (pp * virtual) == 0)
+
+
+def _useful(question: Question, space: Space) -> list[tuple[Recompute, ...]]:
+    """Return the recompute choices that differ on this model: modules that it lacks are left out."""
+    has: set[str] = {"full", "core_attention", "norm", "selective_ops"}
+    for kind in question.model.kinds.values():
+        has |= {"mla_up"} if kind.mixer.kind == "mla" else set()
+        if kind.mlp.kind == "moe":
+            has |= {"moe", "mlp_activation"} | ({"shared_experts"} if kind.mlp.shared_width else set())
+        elif kind.mlp.kind == "dense":
+            has |= {"mlp"}
+    found: list[tuple[Recompute, ...]] = []
+    for modules in space.recompute:
+        useful = tuple(m for m in modules if m in has)
+        if (useful or not modules) and useful not in found:
+            found.append(useful)
+    return found
+
+
+def _keep(layouts: Layouts, question: Question, counted: Counted) -> Layouts:
+    counted.considered += len(layouts)
+    kept = np.ones(len(layouts), dtype=bool)
+    for rule in RULES:
+        broken = rule.broken(layouts, question) & kept
+        if broken.any():
+            counted.reject(rule.name, int(broken.sum()))
+            kept &= ~broken
+    return layouts if kept.all() else layouts.take(kept)
+
+
+def join(blocks: list[Layouts]) -> Layouts:
+    """Return the rows of all blocks, one after the other."""
+    fields = [f.name for f in dataclasses.fields(Layouts) if f.name != "order"]
+    return Layouts(order=blocks[0].order, **{n: np.concatenate([getattr(b, n) for b in blocks]) for n in fields})
+
+
