@@ -41,7 +41,9 @@ def layer_transfers(p: Pricer, kind: LayerKind, operators: Sequence[Operator]) -
     found: list[Transfer] = []
     by_name = {o.name: o for o in operators}
     if kind.mixer.kind != "none":
-        pair = ("qkv projection", "output projection") if "qkv projection" in by_name else ("q up-projection", "output projection")
+        pair = (
+            ("qkv projection", "output projection") if "qkv projection" in by_name else ("q up-projection", "output projection")
+        )
         pair = pair if pair[0] in by_name else ("mixer input projection", "mixer output projection")
         found.append(_tensor(p, "attention", by_name[pair[0]], by_name[pair[1]], frozenset()))
     if kind.mlp.kind == "dense":
@@ -67,11 +69,7 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     reduce = p.rates.collective("all_reduce", nbytes, s.tp_group)
     on = s.tp > 1
     forward_sp = gather.seconds + scatter.seconds
-    backward_sp = (
-        gather.seconds
-        + np.maximum(0.0, gather.seconds - up.dgrad)
-        + np.maximum(0.0, scatter.seconds - up.wgrad)
-    )
+    backward_sp = gather.seconds + np.maximum(0.0, gather.seconds - up.dgrad) + np.maximum(0.0, scatter.seconds - up.wgrad)
     whole_sp = forward_sp + 2 * gather.seconds + scatter.seconds
     forward = np.where(s.sp, forward_sp, reduce.seconds)
     backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - up.wgrad))

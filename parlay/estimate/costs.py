@@ -76,8 +76,8 @@ def head_cost(p: Pricer, vocab: Array) -> Cost:
 
 def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # type: ignore[type-arg]
     zero = np.zeros_like(p.shard.tokens)
-    forward = {g: zero for g in GROUPS}
-    backward = {g: zero for g in GROUPS}
+    forward = dict.fromkeys(GROUPS, zero)
+    backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
     weight, recompute, again, launches = zero, zero, zero, 0.0
     selective = p.shard.recomputes(frozenset({"selective_ops"}))
@@ -98,9 +98,9 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # typ
         late_b = np.maximum(0.0, (launches * BACKWARD_LAUNCHES + again) * gap.seconds - sum(backward.values()) - recompute)
         forward["launch gaps"], backward["launch gaps"] = late_f, late_b
     sources["launch gaps"] = gap.source
-    exposed_f = {a: zero for a in AXES}
-    exposed_b = {a: zero for a in AXES}
-    hidden = {a: zero for a in AXES}
+    exposed_f = dict.fromkeys(AXES, zero)
+    exposed_b = dict.fromkeys(AXES, zero)
+    hidden = dict.fromkeys(AXES, zero)
     for t in transfers:
         exposed_f[t.axis] = exposed_f[t.axis] + t.forward
         exposed_b[t.axis] = exposed_b[t.axis] + t.backward

@@ -24,7 +24,15 @@ from parlay.rates.interface import Rates
 
 MFU_CONVENTION = "megatron"  # causal attention halved, LM head counted, recompute not: see parlay.estimate.counts
 
-PEAK_OF_PRECISION = {"fp32": "tf32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+PEAK_OF_PRECISION = {
+    "fp32": "tf32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+    "fp8-blockwise": "fp8",
+    "mxfp8": "fp8",
+    "nvfp4": "fp4",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +77,14 @@ class Estimate:
 
 
 def price(
-    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, every: bool = False, time: bool = True
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layouts: Layouts,
+    rates: Rates,
+    *,
+    every: bool = False,
+    time: bool = True,
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
     stages = stages_of(model, layouts, workload.global_batch, every=every)

@@ -150,7 +150,9 @@ def layer_operators(p: Pricer, kind: LayerKind) -> list[Operator]:
         operators.append(p.stream("residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
     if mlp.kind != "none":
         operators.append(p.stream("mlp norm", 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm", "mlp", "moe")))
-        operators += _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
+        operators += (
+            _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
+        )
         operators.append(p.stream("mlp residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
     return operators
 
@@ -255,7 +257,16 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
         *p.casts("mixer input", n * h),
         p.gemm("mixer input projection", group, n, wide / s.tp, h),
         p.stream("convolution", 2 * ELEMENT * n * conv / s.tp, "activation"),
-        Operator("scan", "attention core", scan.seconds, 2 * scan.seconds, 0 * scan.seconds, frozenset({"core_attention"}), 5.0, scan.source),
+        Operator(
+            "scan",
+            "attention core",
+            scan.seconds,
+            2 * scan.seconds,
+            0 * scan.seconds,
+            frozenset({"core_attention"}),
+            5.0,
+            scan.source,
+        ),
         p.stream("gated norm", 3 * ELEMENT * n * inner / s.tp, "norm"),
         p.gemm("mixer output projection", group, n, h, inner / s.tp),
     ]
@@ -303,7 +314,9 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
         p.stream("permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
         *p.casts("expert input", rows * inner, moe),
         p.grouped("expert up-projection", rows, held, branches * width, inner, moe),
-        p.stream("expert activation", ELEMENT * rows * width * (branches + 1), "activation", ("moe", "mlp_activation"), group="experts"),
+        p.stream(
+            "expert activation", ELEMENT * rows * width * (branches + 1), "activation", ("moe", "mlp_activation"), group="experts"
+        ),
         *p.casts("expert hidden", rows * width, moe),
         p.grouped("expert down-projection", rows, held, inner, width, moe),
         p.stream("unpermute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),

@@ -17,8 +17,8 @@ from parlay.estimate.bubble import bubble_seconds
 from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost, layer_costs
 from parlay.estimate.dataparallel import DataParallel, data_parallel
 from parlay.estimate.local import LocalParameters, padded_vocabulary
-from parlay.estimate.placement import axis_strides
 from parlay.estimate.operators import ELEMENT, Pricer
+from parlay.estimate.placement import axis_strides
 from parlay.estimate.shard import Shard
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total, weakest
@@ -72,7 +72,9 @@ class StepTime:
             label = group
             value = spent("forward", group) + spent("backward", group)
             compute.append(Term(f"step.compute.{_slug(group)}", label, value, "s", source=source))
-        recompute = Term("step.recompute", "recomputed forward", spent("recompute", ""), "s", source=weakest(t.source for t in compute))
+        recompute = Term(
+            "step.recompute", "recomputed forward", spent("recompute", ""), "s", source=weakest(t.source for t in compute)
+        )
         exposed = []
         for axis in AXES:
             source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())

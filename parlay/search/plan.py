@@ -148,7 +148,13 @@ class _Found:
 
 
 def _search(
-    model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space, rates: Rates, progress: Progress | None = None
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    gpus: int,
+    space: Space,
+    rates: Rates,
+    progress: Progress | None = None,
 ) -> _Found:
     """Price all layouts of `space`; memory for all, time for those that fit."""
     found = _Found(Counted())
@@ -257,7 +263,9 @@ def _miss(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
 
 def _cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space, rates: Rates) -> str:
     """Return the first change, mildest first, that makes some layout fit."""
-    small = dataclasses.replace(space, micro_batch=(1,), vpp=(1,), recompute=(("full",),), tp_overlap=(False,), ep_overlap=(False,))
+    small = dataclasses.replace(
+        space, micro_batch=(1,), vpp=(1,), recompute=(("full",),), tp_overlap=(False,), ep_overlap=(False,)
+    )
 
     def fits(sp: Space, w: Workload, n: int) -> bool:
         question = Question(model, cluster, w, n)
@@ -273,7 +281,11 @@ def _cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus
     n = gpus
     for _ in range(12):
         n *= 2
-        w = workload if workload.global_batch % n == 0 else workload.model_copy(update={"global_batch": max(workload.global_batch, n)})
+        w = (
+            workload
+            if workload.global_batch % n == 0
+            else workload.model_copy(update={"global_batch": max(workload.global_batch, n)})
+        )
         if fits(small, w, n):
             return f"use {n} GPUs, the first doubling that fits"
     return "no number of GPUs up to 4,096 times as many helps; use a smaller model or a shorter sequence"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import RULES, Question, divisors
-from parlay.layouts.vocabulary import CP_KINDS, SCHEDULES, CpKind, Recompute, recompute_bits
+from parlay.layouts.vocabulary import CP_KINDS, CpKind, Recompute, recompute_bits
 
 Ints = NDArray[np.int64]
 
@@ -162,5 +162,3 @@ def join(blocks: list[Layouts]) -> Layouts:
     """Return the rows of all blocks, one after the other."""
     fields = [f.name for f in dataclasses.fields(Layouts) if f.name != "order"]
     return Layouts(order=blocks[0].order, **{n: np.concatenate([getattr(b, n) for b in blocks]) for n in fields})
-
-
