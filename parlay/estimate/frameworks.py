@@ -1,0 +1,286 @@
+"""What each framework keeps and does unless told otherwise: a workload's open fields, filled in, and said out loud.
+
+Sources: Megatron-LM d98e8a64, TransformerEngine d0067d0d (2.20.0.dev0), torchtitan b5bcd76c, DeepSpeed edaa7221,
+PyTorch 010ae4a8. Bytes unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import date
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parlay.errors import UsageError
+from parlay.hardware.spec import Device
+from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
+from parlay.layouts.workload import Workload
+
+T = TypeVar("T")
+Kernels = Literal["transformer-engine", "eager", "compiled"]
+
+BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+FP32: StateDtype = "fp32"
+MIB = float(1 << 20)
+NO_BUCKETS = 1e18  # elements: everything in one piece
+
+# TransformerEngine 2.3 (May 2025) caches stand-in gradients of linear layers; Megatron its output layer's since commit
+# e7c55de9; grouped linear layers since TransformerEngine pull request 2305; the fused loss keeps a gradient of its own
+# since pull request 3193.
+LINEAR_CACHE_SINCE = date(2025, 5, 14)
+HEAD_CACHE_SINCE = date(2025, 8, 1)
+GROUPED_CACHE_SINCE = date(2025, 10, 27)
+TE_LOSS_SEPARATE_SINCE = date(2026, 7, 9)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LossBytes:
+    """Bytes per logit: at the forward peak, kept for the backward pass, at the backward peak; and sequence chunks."""
+
+    forward: float
+    kept: float
+    backward: float
+    chunks: float = 1.0
+
+
+# frameworks' cross entropies: Megatron core/tensor_parallel/cross_entropy.py:25,60-110, core/fusions/fused_cross_entropy.py:82;
+# TransformerEngine pytorch/cross_entropy.py:53-79; torchtitan components/loss.py:24-180 (eager and compiled are our reading
+# of what autograd holds, not measured alone); chunks: the loss of each of 8 pieces of the sequence, torchtitan loss.py:501.
+VOCAB_PARALLEL = LossBytes(6.0, 4.0, 6.0)
+TE_IN_PLACE = LossBytes(2.0, 2.0, 2.0)
+EAGER = LossBytes(10.0, 6.0, 14.0)
+COMPILED = LossBytes(6.0, 6.0, 10.0)
+CHUNKS = 8.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LowPrecision:
+    """How a low-precision recipe stores an element: its bytes, elements that share a scale, bytes of a scale."""
+
+    element_bytes: float
+    weight_block: float
+    activation_block: float
+    scale_bytes: float
+    one_way_from: float  # compute capability from which one copy serves both directions
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of a kept activation element, its share of the scale included."""
+        return self.element_bytes + self.scale_bytes / self.activation_block
+
+    def copies(self, capability: float) -> float:
+        """Quantised copies of a weight: row-wise alone, or row- and column-wise."""
+        return 1.0 if capability >= self.one_way_from else 2.0
+
+
+# TransformerEngine utils.py:658-663, tensor/mxfp8_tensor.py:160-176, tensor/float8_blockwise_tensor.py:190-210
+RECIPES: dict[Precision, LowPrecision] = {
+    "fp8": LowPrecision(1.0, np.inf, np.inf, 4.0, 10.0),
+    "fp8-blockwise": LowPrecision(1.0, 128.0 * 128.0, 128.0, 4.0, np.inf),
+    "mxfp8": LowPrecision(1.0, 32.0, 32.0, 1.0, np.inf),
+    "nvfp4": LowPrecision(0.5, 16.0, 16.0, 1.0, np.inf),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a framework does where the workload leaves it open; `source` names the code that says so."""
+
+    kernels: Kernels
+    gradient: StateDtype
+    sharded_gradient: StateDtype  # at ZeRO stage 3
+    cross_entropy: CrossEntropy
+    vocab_multiple: int
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    gradient_accumulation_fusion: bool
+    reduce: StateDtype
+    step_bytes: float  # an fp32 gradient shard that exists during the step
+    source: str
+
+
+DEFAULTS: dict[Framework, Defaults] = {
+    "megatron-core": Defaults(
+        "transformer-engine", "fp32", "bf16", "unfused", 128, False, False, True, "fp32", 0.0,
+        "megatron/training/arguments.py:1209-1216, distributed_data_parallel_config.py:188-195",
+    ),
+    "torchtitan": Defaults(
+        "eager", "fp32", "fp32", "unfused", 1, True, True, False, "fp32", 0.0,
+        "torchtitan/config/configs.py:85-102, torchtitan/distributed/fsdp.py:255-345",
+    ),
+    "deepspeed": Defaults(
+        "eager", "bf16", "bf16", "unfused", 1, False, False, False, "bf16", 4.0,
+        "deepspeed/runtime/zero/config.py, stage_1_and_2.py:2340-2400, stage3.py:731-752",
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Settings:
+    """A workload with nothing left open, for one device; bytes are per parameter or per element."""
+
+    framework: Framework
+    kernels: Kernels
+    weight_bytes: float
+    gradient_bytes: float
+    sharded_gradient_bytes: float  # at ZeRO stage 3
+    master_bytes: float
+    moment_bytes: float  # of one moment
+    step_bytes: float  # what exists during the optimizer step only
+    reduce_bytes: float
+    loss: LossBytes
+    vocab_multiple: int
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    overlap_p2p: bool | None
+    reshard_after_forward: bool | None  # None: where there is no pipeline
+    gradient_accumulation_fusion: bool
+    caches: tuple[bool, bool, bool]  # stand-in gradients of linear, grouped linear, output layer
+    recipe: LowPrecision | None
+    weight_copies: float  # quantised copies of each linear weight
+    quantised_only: bool  # no bf16 weight beside them
+    te_workspace_bytes: float
+    torch_workspace_bytes: float
+    optimizer: Optimizer
+    bucket_elements: int | None
+    assumptions: tuple[str, ...]
+
+    def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
+        """Return the elements of a gradient bucket for a number of data-parallel ranks (Megatron's grows with them)."""
+        ranks = np.asarray(data_ranks, dtype=np.float64)
+        if self.bucket_elements is not None:
+            return np.full(ranks.shape, float(self.bucket_elements))
+        if self.framework == "deepspeed":
+            return np.full(ranks.shape, 5e8)  # reduce_bucket_size
+        if not self.overlap_grad_reduce:
+            return np.full(ranks.shape, NO_BUCKETS)
+        # max(40e6, 1e6 dp): megatron/core/distributed/distributed_data_parallel.py:133-171
+        return np.maximum(40e6, 1e6 * ranks)
+
+    @property
+    def moments_bytes(self) -> float:
+        """Bytes of all moments of a parameter under AdamW."""
+        return 2.0 * self.moment_bytes
+
+    @property
+    def optimizer_traffic_bytes(self) -> float:
+        """Bytes read and written per owned parameter in a step: gradient read; states read and written; weight written."""
+        states = {"adamw": self.moments_bytes, "adamw-8bit": 2.0, "adafactor": 0.0, "muon": 4.0, "sgd": 4.0}[self.optimizer]
+        return self.gradient_bytes + 2.0 * (self.master_bytes + states) + self.weight_bytes
+
+
+class _Chooser:
+    """Picks a given value or the default, and remembers in words which defaults were taken."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def of(self, value: T | None, default: T, sentence: str) -> T:
+        """Return `value`, or `default` and note the sentence."""
+        if value is None:
+            self.said.append(sentence)
+            return default
+        return value
+
+
+def resolve(workload: Workload, device: Device) -> Settings:
+    """Return `workload` with the framework's defaults of its date filled in, and the assumptions that took."""
+    base, who, choose = DEFAULTS[workload.framework], workload.framework, _Chooser()
+    grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient} ({who}'s default)")
+    moment = choose.of(workload.moment_dtype, FP32, "optimizer moments in fp32")
+    master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
+    loss = choose.of(workload.cross_entropy, base.cross_entropy, f"cross entropy {base.cross_entropy} ({who}'s default)")
+    vocab = choose.of(workload.vocab_multiple, base.vocab_multiple, f"vocabulary padded to {base.vocab_multiple} x tp")
+    reduce = choose.of(
+        workload.overlap_grad_reduce, base.overlap_grad_reduce, _overlap("gradient reduction", base.overlap_grad_reduce)
+    )
+    gather = choose.of(
+        workload.overlap_param_gather, base.overlap_param_gather, _overlap("weight gathering", base.overlap_param_gather)
+    )
+    compiled = workload.compiled if who == "megatron-core" else choose.of(workload.compiled, False, "torch.compile off")
+    kernels: Kernels = "compiled" if compiled and base.kernels == "eager" else base.kernels
+    day = _day(workload, choose)
+    fp32 = workload.precision == "fp32"
+    own_master = who == "torchtitan" or fp32  # the weight that is updated is the weight that is used, cast where it must be
+    capability = float(device.compute_capability or 0.0)
+    recipe = RECIPES.get(workload.precision)
+    fusion, caches = _fusion(workload, base, day)
+    return Settings(
+        framework=who,
+        kernels=kernels,
+        weight_bytes=4.0 if fp32 or (own_master and master == "fp32") else 2.0,
+        gradient_bytes=BYTES[grad],
+        sharded_gradient_bytes=BYTES[grad if workload.gradient_dtype else base.sharded_gradient],
+        master_bytes=0.0 if own_master or master == "bf16" else BYTES[master],
+        moment_bytes=BYTES[moment],
+        step_bytes=_step_bytes(who, base, grad, master, moment),
+        reduce_bytes=BYTES[base.reduce],
+        loss=loss_bytes(loss, kernels, day),
+        vocab_multiple=vocab,
+        overlap_grad_reduce=reduce,
+        overlap_param_gather=gather,
+        overlap_p2p=workload.overlap_p2p,
+        reshard_after_forward=workload.reshard_after_forward,
+        gradient_accumulation_fusion=fusion,
+        caches=caches,
+        recipe=recipe,
+        weight_copies=recipe.copies(capability) if recipe and who == "megatron-core" else 0.0,
+        quantised_only=bool(workload.fp8_weights) and recipe is not None,
+        te_workspace_bytes=(32 if capability >= 9.0 else 4) * MIB if kernels == "transformer-engine" else 0.0,
+        torch_workspace_bytes=(32 if capability == 9.0 else 8.125) * MIB,
+        optimizer=workload.optimizer,
+        bucket_elements=workload.bucket_elements,
+        assumptions=tuple(choose.said),
+    )
+
+
+def _fusion(workload: Workload, base: Defaults, day: date) -> tuple[bool, tuple[bool, bool, bool]]:
+    """Return whether weight gradients add into the main gradient, and which layers' stand-in gradients are cached."""
+    given = workload.gradient_accumulation_fusion
+    fusion = base.gradient_accumulation_fusion if given is None else given
+    cached = fusion and workload.framework == "megatron-core"
+    return fusion, (
+        cached and day >= LINEAR_CACHE_SINCE,
+        cached and day >= GROUPED_CACHE_SINCE,
+        cached and day >= HEAD_CACHE_SINCE,
+    )
+
+
+def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
+    """Return what a cross entropy holds per logit; `day` tells versions of one implementation apart."""
+    if name == "te":
+        return TE_IN_PLACE if day < TE_LOSS_SEPARATE_SINCE else VOCAB_PARALLEL
+    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED}[kernels]
+    if name == "chunked":
+        return dataclasses.replace(plain, chunks=CHUNKS)
+    if name == "fused":  # one pass of 6 bytes a logit whoever calls it: Megatron's native fusion, vocab-parallel
+        return VOCAB_PARALLEL
+    return plain
+
+
+def _step_bytes(who: Framework, base: Defaults, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
+    """Return the bytes a parameter of what exists during the step only: fp32 copies of gradients and of scaled moments."""
+    if who != "megatron-core":
+        return base.step_bytes if BYTES[grad] < 4 else 0.0
+    # distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are.
+    precision_aware = master != "fp32" or moment != "fp32"
+    copies = 4.0 if BYTES[grad] < 4 and not precision_aware else 0.0
+    scaled = 8.0 if moment in ("fp16", "fp8") else 0.0  # fused_adam.py:283-345 unscales every state before the kernel
+    return copies + scaled
+
+
+def _overlap(what: str, default: bool) -> str:
+    return f"{what} {'overlapped' if default else 'not overlapped'} with compute (the framework's default)"
+
+
+def _day(workload: Workload, choose: _Chooser) -> date:
+    if workload.framework_date is None:
+        return choose.of(None, date.max, "buffers and kernels of the framework's current version")
+    try:
+        return date.fromisoformat(workload.framework_date)
+    except ValueError:
+        raise UsageError(
+            f"'{workload.framework_date}' is not a date", where="framework_date", hint="write it like 2025-11-30"
+        ) from None
