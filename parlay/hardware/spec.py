@@ -1,17 +1,20 @@
 """What a cluster is made of: devices, links, and how they are put together. One TOML file each, every value sourced.
 
 SI base units inside (bytes, bytes/s of ONE direction, FLOP/s dense, seconds, watts). A file may write either a
-bare quantity ("400 Gbit/s") or a table { value = "400 Gbit/s", source = "...", kind = "datasheet" }.
+bare quantity ("400 Gbit/s") or a table { value = "400 Gbit/s", source = "...", kind = "datasheet" }. Each quantity
+has plausible bounds, wide enough for any machine of the next decade and narrow enough to catch a missing prefix.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from parlay.errors import UsageError
 from parlay.specfile import Spec
-from parlay.units import parse_quantity
+from parlay.units import GIB, parse_quantity, show_bytes, show_rate, significant
 
 Kind = Literal["datasheet", "derived", "measured", "recalled", "user"]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8"]
@@ -19,44 +22,113 @@ LinkKind = Literal["nvlink", "xgmi", "pcie", "c2c", "infiniband", "roce", "efa",
 
 
 class Sourced(Spec):
-    """A number with where it comes from; `value` is in SI base units."""
+    """A number with where it comes from; `value` is in SI base units (zero only where the quantity allows it)."""
 
-    value: float = Field(gt=0)
+    value: float = Field(ge=0)
     source: str = "user"
     kind: Kind = "user"
     date: str | None = None
     note: str = ""
 
 
-def _sourced(dimension: str) -> BeforeValidator:
+def _shown(value: float, dimension: str) -> str:
+    """Return a bound or a value as a person reads it."""
+    if dimension == "bytes":
+        return show_bytes(value)
+    if dimension in ("bytes/s", "FLOP/s"):
+        return show_rate(value, "B/s" if dimension == "bytes/s" else "FLOP/s") if value >= 1 else f"{value:g} {dimension}"
+    return f"{value:g} {dimension}" if dimension in ("s", "W") else significant(value, 6) if value < 1e15 else f"{value:g}"
+
+
+def _quantity(given: Any, dimension: str, low: float, high: float, *, whole: bool) -> float:
+    """Return `given` in SI base units, or raise ValueError saying what is allowed: unit, range, whole number."""
+    try:
+        value = parse_quantity(given, dimension, positive=low > 0)
+    except UsageError as error:  # pydantic needs a ValueError to report the key
+        raise ValueError("; ".join(x for x in (error.message, error.hint) if x)) from None
+    except OverflowError:
+        raise ValueError("the number is too large for any quantity") from None
+    bounds = f"between {_shown(low, dimension)} and {_shown(high, dimension)}"
+    if not low <= value <= high:
+        unit = "" if isinstance(given, str) else " (a bare number is in SI base units)"
+        raise ValueError(f"'{str(given)[:60]}'{unit} is {_shown(value, dimension)}, and must be {bounds}")
+    if whole and value != int(value):
+        raise ValueError(f"'{str(given)[:60]}' must be a whole number {bounds}")
+    return value
+
+
+def _reader(dimension: str, low: float, high: float, *, whole: bool = False) -> Callable[[Any], Any]:
+    """Return what turns "3.35 TB/s" or a table with a `value` into the table of a Sourced in SI base units."""
+
     def parse(given: Any) -> Any:
         if isinstance(given, Sourced):
             return given
         table = dict(given) if isinstance(given, dict) else {"value": given}
         if "value" in table:
-            try:
-                table["value"] = parse_quantity(table["value"], dimension)
-            except Exception as error:  # pydantic needs a ValueError to report the key
-                raise ValueError(str(error)) from None
+            table["value"] = _quantity(table["value"], dimension, low, high, whole=whole)
         return table
 
-    return BeforeValidator(parse)
+    return parse
 
 
-Bytes = Annotated[Sourced, _sourced("bytes")]
-BytesPerSecond = Annotated[Sourced, _sourced("bytes/s")]
-FlopsPerSecond = Annotated[Sourced, _sourced("FLOP/s")]
-Seconds = Annotated[Sourced, _sourced("s")]
-Watts = Annotated[Sourced, _sourced("W")]
-Count = Annotated[Sourced, _sourced("count")]
+# The bounds. Lowest and highest are far outside what is sold, and far inside what a lost prefix gives.
+Bytes = Annotated[Sourced, BeforeValidator(_reader("bytes", 1, 2.0**60))]
+MemoryBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", GIB, 16 * 2.0**40))]
+HostBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", GIB, 2.0**50))]
+CacheBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", 2.0**10, 64.0 * GIB))]
+BytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", 1e8, 1e14))]  # a link: 0.1 GB/s to 100 TB/s
+HbmBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", 1e9, 1e15))]
+FlopsPerSecond = Annotated[Sourced, BeforeValidator(_reader("FLOP/s", 1e12, 1e18))]
+Seconds = Annotated[Sourced, BeforeValidator(_reader("s", 0, 1))]
+Watts = Annotated[Sourced, BeforeValidator(_reader("W", 1, 1e5))]
+Count = Annotated[Sourced, BeforeValidator(_reader("count", 1, 1e5, whole=True))]
+Nodes = Annotated[Sourced, BeforeValidator(_reader("count", 1, 1e6, whole=True))]
+Hertz = Annotated[Sourced, BeforeValidator(_reader("count", 1e8, 1e10))]
+Ratio = Annotated[Sourced, BeforeValidator(_reader("count", 1, 1000))]
+Usd = Annotated[Sourced, BeforeValidator(_reader("count", 1e-3, 1e4))]
+
+# An entry of `achieved` is named after its unit, so the end of its key says how to read it.
+_ACHIEVED_UNITS: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+    ("_bytes_per_s", _reader("bytes/s", 1e6, 1e15)),
+    ("_flops_per_s", _reader("FLOP/s", 1e9, 1e18)),
+    ("_share", _reader("count", 1e-4, 10)),
+    ("_s", _reader("s", 0, 1)),
+)
+
+
+def _parse_achieved(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    parsed = {}
+    for key, entry in given.items():
+        parse = next((reader for ending, reader in _ACHIEVED_UNITS if str(key).endswith(ending)), None)
+        if parse is None:
+            endings = ", ".join(ending for ending, _ in _ACHIEVED_UNITS)
+            raise ValueError(f"'{str(key)[:60]}' must end in its unit, one of {endings}")
+        try:
+            parsed[key] = parse(entry)
+        except ValueError as error:
+            raise ValueError(f"{str(key)[:60]}: {error}") from None
+    return parsed
+
+
+Achieved = Annotated[dict[str, Sourced], BeforeValidator(_parse_achieved)]
 
 
 class Memory(Spec):
     """The three meanings of a device's memory. Only `allocatable` decides whether a layout fits."""
 
-    marketed: Bytes  # the number on the box
-    visible: Bytes | None = None  # what nvidia-smi or rocm-smi prints
-    allocatable: Bytes  # torch total_memory: what an allocator can reach before the context
+    marketed: MemoryBytes  # the number on the box
+    visible: MemoryBytes | None = None  # what nvidia-smi or rocm-smi prints
+    allocatable: MemoryBytes  # torch total_memory: what an allocator can reach before the context
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Memory:
+        if self.visible and self.allocatable.value > self.visible.value:
+            raise ValueError(
+                f"allocatable {show_bytes(self.allocatable.value, 5)} is more than visible {show_bytes(self.visible.value, 5)}"
+            )
+        return self
 
 
 class Device(Spec):
@@ -69,14 +141,14 @@ class Device(Spec):
     compute_capability: str | None = None
     aliases: tuple[str, ...] = ()
     memory: Memory
-    hbm_bytes_per_s: BytesPerSecond
-    flops_per_s: dict[Dtype, FlopsPerSecond]  # dense peaks
-    l2_bytes: Bytes | None = None
+    hbm_bytes_per_s: HbmBytesPerSecond
+    flops_per_s: dict[Dtype, FlopsPerSecond] = Field(min_length=1)  # dense peaks
+    l2_bytes: CacheBytes | None = None
     compute_units: Count | None = None  # SMs or CUs
-    boost_clock_hz: Count | None = None
+    boost_clock_hz: Hertz | None = None
     power_w: Watts | None = None
-    host_link_bytes_per_s: BytesPerSecond | None = None  # to the host's memory, one direction
-    achieved: dict[str, Sourced] = Field(default_factory=dict)  # what others measured; information, never a default
+    host_link_bytes_per_s: BytesPerSecond | None = None  # to the host's memory, one direction, when all devices copy
+    achieved: Achieved = Field(default_factory=dict)  # what others measured; information, never a default
     notes: str = ""
 
 
@@ -88,9 +160,10 @@ class Link(Spec):
     kind: LinkKind
     bytes_per_s: BytesPerSecond
     per: Literal["gpu", "nic"]
-    latency_s: Seconds
+    latency_s: Seconds  # of one hop: what each step of a ring or tree adds
+    base_latency_s: Seconds | None = None  # added once per collective, whatever its size
     aliases: tuple[str, ...] = ()
-    achieved: dict[str, Sourced] = Field(default_factory=dict)
+    achieved: Achieved = Field(default_factory=dict)  # what others measured; information, never a default
     notes: str = ""
 
 
@@ -105,17 +178,23 @@ class Cluster(Spec):
     scale_up_link: Link
     nics_per_node: Count
     nic_link: Link
-    max_nodes: Count | None = None
-    oversubscription: Annotated[Sourced, _sourced("count")] | None = None  # 1 = full bisection, 7 = 7:1 above a pod
-    host_memory_bytes: Bytes | None = None  # per node
-    gpu_hour_usd: Annotated[Sourced, _sourced("count")] | None = None
+    max_nodes: Nodes | None = None
+    oversubscription: Ratio | None = None  # 1 = full bisection, 7 = 7:1 above a pod
+    host_memory_bytes: HostBytes | None = None  # per node
+    gpu_hour_usd: Usd | None = None
     aliases: tuple[str, ...] = ()
     notes: str = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> Cluster:
-        if self.scale_up_gpus.value < 1 or self.gpus_per_node.value < 1:
-            raise ValueError("gpus_per_node and scale_up_gpus must be 1 or more")
+        node, domain = int(self.gpus_per_node.value), int(self.scale_up_gpus.value)
+        if node % domain and domain % node:
+            raise ValueError(
+                f"scale_up_gpus {domain} and gpus_per_node {node}: one must be a multiple of the other,"
+                " because a scale-up domain is whole nodes, or a node whole domains"
+            )
+        if self.scale_up_link.per != "gpu" or self.nic_link.per != "nic":
+            raise ValueError("scale_up_link must be a link that counts per = 'gpu', and nic_link one that counts per = 'nic'")
         return self
 
     @property

@@ -1,0 +1,318 @@
+"""Finding and reading devices, links and clusters: by name in the catalogs, or from a user's own file.
+
+A name is an id or an alias; case, `_`, `-` and spaces do not matter. A file may start from another with
+`extends = "dgx-h100"` (a catalog name, or a file beside it) and state only what differs. Only the files that a
+cluster needs are parsed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from parlay.errors import UnknownNameError, UsageError
+from parlay.hardware.spec import Cluster, Device, Link
+from parlay.specfile import read_toml, validate
+
+Kind = Literal["device", "link", "cluster"]
+S = TypeVar("S", Device, Link, Cluster)
+
+CATALOG = Path(__file__).parent / "catalog"
+MOST_EXTENDS = 8  # a longer chain is a mistake, or an attack
+MOST_NESTING = 8  # tables in tables; a cluster with an inline device needs four
+_PARTS: Mapping[str, Kind] = {"device": "device", "scale_up_link": "link", "nic_link": "link"}
+_HEAD_BYTES = 4096
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What a list shows of a catalog entry, read from the head of its file alone."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    path: Path
+    detail: str  # a device's architecture, a link's kind, a cluster's device
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that finds this entry."""
+        return (self.id, *self.aliases)
+
+
+def user_catalog_directory() -> Path:
+    """Return where a user keeps own devices/, links/ and clusters/ (the loaders look there only if told to)."""
+    import platformdirs
+
+    return platformdirs.user_config_path("parlay") / "hardware"
+
+
+def list_devices(user_directory: Path | None = None) -> tuple[Summary, ...]:
+    """Return a summary of each device of the catalog, and of the user's catalog if given, by id."""
+    return _list("device", user_directory)
+
+
+def list_links(user_directory: Path | None = None) -> tuple[Summary, ...]:
+    """Return a summary of each link of the catalog, and of the user's catalog if given, by id."""
+    return _list("link", user_directory)
+
+
+def list_clusters(user_directory: Path | None = None) -> tuple[Summary, ...]:
+    """Return a summary of each cluster of the catalog, and of the user's catalog if given, by id."""
+    return _list("cluster", user_directory)
+
+
+def load_device(name: str | Path, user_directory: Path | None = None) -> Device:
+    """Return the device of that name or file.
+
+    Raises:
+    ------
+    UnknownNameError
+        No catalog holds the name; the message suggests near ones.
+    UsageError
+        The file cannot be read, or a value is wrong; the message names file, key and what is allowed.
+
+    Examples:
+    --------
+    >>> load_device("H100").memory.visible.value / 2**20
+    81559.0
+    """
+    return _load(Device, "device", name, user_directory)
+
+
+def load_link(name: str | Path, user_directory: Path | None = None) -> Link:
+    """Return the link of that name or file; raises as `load_device` does.
+
+    Examples:
+    --------
+    >>> load_link("nvlink4").bytes_per_s.value
+    450000000000.0
+    """
+    return _load(Link, "link", name, user_directory)
+
+
+def load_cluster(name: str | Path, user_directory: Path | None = None) -> Cluster:
+    """Return the cluster of that name or file; raises as `load_device` does.
+
+    Examples:
+    --------
+    >>> load_cluster("dgx_h100").device.id
+    'h100-sxm'
+    """
+    return _load(Cluster, "cluster", name, user_directory)
+
+
+def _load(spec: type[S], kind: Kind, name: str | Path, user_directory: Path | None) -> S:
+    path = _locate(kind, name, user_directory)
+    return _build(spec, kind, _read(kind, path, user_directory, ()), str(path), user_directory)
+
+
+def _build(spec: type[S], kind: Kind, data: dict[str, Any], where: str, user_directory: Path | None) -> S:
+    """Return the validated spec of a table whose `extends` is already merged, its parts built first."""
+    if kind == "cluster":
+        data = dict(data)
+        for key, part_kind in _PARTS.items():
+            if key in data:
+                data[key] = _part(key, part_kind, data[key], data, where, user_directory)
+    return validate(spec, data, where)
+
+
+def _part(key: str, kind: Kind, given: Any, parent: Mapping[str, Any], where: str, user_directory: Path | None) -> Any:
+    """Return the device or link that a cluster names, or gives as a table."""
+    spec: Any = Device if kind == "device" else Link
+    here = f"{where}: {key}"
+    if isinstance(given, str):
+        try:
+            path = _locate(kind, given, user_directory)
+        except UsageError as error:
+            raise UsageError(error.message, where=here, hint=error.hint) from None
+        return _build(spec, kind, _read(kind, path, user_directory, ()), str(path), user_directory)
+    if not isinstance(given, dict):
+        raise UsageError(
+            f"expected a {kind}, got {type(given).__name__}", where=here, hint=f"a catalog name, a file or a [{key}] table"
+        )
+    table = dict(given)
+    base = table.pop("extends", None)
+    if base is not None:
+        if not isinstance(base, str):
+            raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=f"{here}.extends")
+        table = _merge(_nameless(_read(kind, _locate(kind, base, user_directory, f"{here}.extends"), user_directory, ())), table)
+    owner = str(parent.get("id", "cluster"))
+    table.setdefault("id", f"{owner}-{key.replace('_', '-')}")
+    table.setdefault("name", f"{base or key} of {parent.get('name', owner)}"[:200])
+    return _build(spec, kind, table, here, user_directory)
+
+
+def _read(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the table of a file with what it extends merged in, and its references to files made absolute."""
+    resolved = Path(os.path.abspath(path))
+    if resolved in seen:
+        chain = " -> ".join(p.name for p in (*seen, resolved))
+        raise UsageError(f"extends itself: {chain}", where=f"{seen[0]}: extends")
+    if len(seen) >= MOST_EXTENDS:
+        raise UsageError(f"is a chain of more than {MOST_EXTENDS} files", where=f"{seen[0]}: extends")
+    data = _table(path)
+    if kind == "cluster":
+        for key in _PARTS:
+            if key in data:
+                data[key] = _absolute(data[key], path.parent)
+    base = data.pop("extends", None)
+    if base is not None:
+        where = f"{path}: extends"
+        if not isinstance(base, str):
+            raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=where)
+        base_path = _locate(kind, _absolute(base, path.parent), user_directory, where)
+        inherited = _nameless(_read(kind, base_path, user_directory, (*seen, resolved)))
+        data = _merge(inherited, data)
+        data.setdefault("name", f"{path.stem} (from {Path(base).stem})"[:200])
+    if kind == "cluster" or base is not None:
+        data.setdefault("id", path.stem)
+    return data
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """Return the table of one file, or raise UsageError: not a file, empty, nested too deeply, not TOML."""
+    try:
+        if path.is_dir():
+            raise UsageError("is a directory, not a file", where=str(path))
+        if path.exists() and not path.is_file():
+            raise UsageError("is not a regular file", where=str(path))
+        data = read_toml(path)
+    except UsageError:
+        raise
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"cannot be read ({error.strerror})", where=str(path)[:200]) from None
+    except ValueError as error:  # a number of thousands of digits, a zero byte in the name
+        raise UsageError(f"not valid: {error}", where=str(path)[:200].replace("\0", "?")) from None
+    if not data:
+        raise UsageError("is empty", where=str(path))
+    layer: list[Any] = [data]
+    for _ in range(MOST_NESTING):
+        layer = [x for item in layer for x in (item.values() if isinstance(item, dict) else item) if isinstance(x, (dict, list))]
+        if not layer:
+            return data
+    raise UsageError(f"nests tables more than {MOST_NESTING} deep, so it is not a specification", where=str(path))
+
+
+def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `change` laid over it, table by table.
+
+    A quantity is replaced whole: a new value must not keep the source of the old one. A part given as a table over
+    a part given by name starts from that name.
+    """
+    merged = dict(base)
+    for key, new in change.items():
+        old = merged.get(key)
+        if isinstance(new, dict) and isinstance(old, str) and key in _PARTS:
+            merged[key] = {"extends": old, **new}
+        elif isinstance(new, dict) and isinstance(old, dict) and "value" not in new and "extends" not in new:
+            merged[key] = _merge(old, new)
+        else:
+            merged[key] = new
+    return merged
+
+
+def _nameless(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a base without what belongs to it alone."""
+    return {key: value for key, value in data.items() if key not in ("id", "name", "aliases")}
+
+
+def _absolute(given: Any, folder: Path) -> Any:
+    """Return a reference with a file name made absolute; catalog names and other values stay as they are."""
+    if isinstance(given, str):
+        return str(folder / given) if _is_path(given) else given
+    if isinstance(given, dict) and isinstance(given.get("extends"), str):
+        return {**given, "extends": _absolute(given["extends"], folder)}
+    return given
+
+
+def _is_path(name: str | Path) -> bool:
+    return isinstance(name, Path) or name.lower().endswith(".toml") or "/" in name or os.sep in name
+
+
+def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: str | None = None) -> Path:
+    """Return the file of a name; the built-in catalog and the user's may not share names."""
+    if _is_path(name):
+        return Path(name)
+    wanted = _fold(str(name))
+    own = None if user_directory is None else user_directory / f"{kind}s"
+    found = _find(wanted, CATALOG / f"{kind}s", lambda: _catalog(kind))
+    if own is not None:
+        mine = _find(wanted, own, lambda: _summaries(own))
+        if found and mine:
+            raise UsageError(f"the name '{wanted}' is also in the built-in catalog", where=str(mine), hint="give it another id")
+        found = found or mine
+    if found:
+        return found
+    known = [n for summary in _list(kind, user_directory) for n in summary.names]
+    raise UnknownNameError(kind, str(name), known, where=where, hint=_clusters_of(wanted) if kind == "cluster" else None)
+
+
+def _find(wanted: str, folder: Path, summaries: Callable[[], tuple[Summary, ...]]) -> Path | None:
+    if wanted.replace("-", "").isalnum():  # a plain id is the name of its file, so no other file need be opened
+        direct = folder / f"{wanted}.toml"
+        if direct.is_file():
+            return direct
+    return _names(summaries()).get(wanted)
+
+
+def _clusters_of(device: str) -> str | None:
+    """Return a hint that lists the clusters of a device, if `device` names one."""
+    path = _find(device, CATALOG / "devices", lambda: _catalog("device"))
+    clusters = [s.id for s in _catalog("cluster") if path is not None and s.detail == path.stem]
+    if path is None:
+        return None
+    have = f"clusters of it: {', '.join(clusters)}" if clusters else "no cluster of the catalog has it, so write a file for yours"
+    return f"'{device}' is a device; {have}"
+
+
+def _list(kind: Kind, user_directory: Path | None) -> tuple[Summary, ...]:
+    own = () if user_directory is None else _summaries(user_directory / f"{kind}s")
+    everything = (*_catalog(kind), *own)
+    _names(everything)
+    return tuple(sorted(everything, key=lambda summary: summary.id))
+
+
+@lru_cache(maxsize=3)
+def _catalog(kind: Kind) -> tuple[Summary, ...]:
+    """Return the summaries of the built-in catalog, which does not change while the program runs."""
+    return _summaries(CATALOG / f"{kind}s")
+
+
+def _summaries(folder: Path) -> tuple[Summary, ...]:
+    return tuple(_summary(path) for path in sorted(folder.glob("*.toml"))) if folder.is_dir() else ()
+
+
+def _summary(path: Path) -> Summary:
+    """Return the summary of a file from its head (the keys above the first table), or from all of it."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="ignore")
+        head = tomllib.loads(text.partition("\n[")[0])
+    except (OSError, ValueError, RecursionError):
+        head = _table(path)
+    aliases = head.get("aliases", ())
+    if not isinstance(aliases, (list, tuple)) or not all(isinstance(alias, str) for alias in aliases):
+        raise UsageError("expected a list of names", where=f"{path}: aliases")
+    detail = next((head[key] for key in ("device", "architecture", "kind") if isinstance(head.get(key), str)), "")
+    return Summary(str(head.get("id", path.stem)), str(head.get("name", path.stem)), tuple(aliases), path, detail)
+
+
+def _names(summaries: tuple[Summary, ...]) -> dict[str, Path]:
+    """Return the file of each folded name, or raise UsageError for a name that two files have."""
+    paths: dict[str, Path] = {}
+    for summary in summaries:
+        for name in dict.fromkeys(map(_fold, summary.names)):
+            if name in paths:
+                raise UsageError(f"the name '{name}' is also in {paths[name]}", where=str(summary.path), hint="give it another")
+            paths[name] = summary.path
+    return paths
+
+
+def _fold(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")
