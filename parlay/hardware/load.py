@@ -24,6 +24,7 @@ S = TypeVar("S", Device, Link, Cluster)
 
 CATALOG = Path(__file__).parent / "catalog"
 MOST_EXTENDS = 8  # a longer chain is a mistake, or an attack
+MOST_NAME = 100  # letters of an id
 MOST_NESTING = 8  # tables in tables; a cluster with an inline device needs four
 _PARTS: Mapping[str, Kind] = {"device": "device", "scale_up_link": "link", "nic_link": "link"}
 _HEAD_BYTES = 4096
@@ -127,10 +128,7 @@ def _part(key: str, kind: Kind, given: Any, parent: Mapping[str, Any], where: st
     spec: Any = Device if kind == "device" else Link
     here = f"{where}: {key}"
     if isinstance(given, str):
-        try:
-            path = _locate(kind, given, user_directory)
-        except UsageError as error:
-            raise UsageError(error.message, where=here, hint=error.hint) from None
+        path = _locate(kind, given, user_directory, here)
         return _build(spec, kind, _read(kind, path, user_directory, ()), str(path), user_directory)
     if not isinstance(given, dict):
         raise UsageError(
@@ -238,6 +236,8 @@ def _is_path(name: str | Path) -> bool:
 def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: str | None = None) -> Path:
     """Return the file of a name; the built-in catalog and the user's may not share names."""
     if _is_path(name):
+        if where is not None and not os.path.exists(name):
+            raise UsageError(f"no such file: '{name}'", where=where)
         return Path(name)
     wanted = _fold(str(name))
     own = None if user_directory is None else user_directory / f"{kind}s"
@@ -254,7 +254,9 @@ def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: st
 
 
 def _find(wanted: str, folder: Path, summaries: Callable[[], tuple[Summary, ...]]) -> Path | None:
-    if wanted.replace("-", "").isalnum():  # a plain id is the name of its file, so no other file need be opened
+    if (
+        len(wanted) <= MOST_NAME and wanted.replace("-", "").isalnum()
+    ):  # a plain id is the name of its file, so no other file need be opened
         direct = folder / f"{wanted}.toml"
         if direct.is_file():
             return direct

@@ -7,6 +7,8 @@ has plausible bounds, wide enough for any machine of the next decade and narrow 
 
 from __future__ import annotations
 
+import re
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -14,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from parlay.errors import UsageError
 from parlay.specfile import Spec
-from parlay.units import GIB, parse_quantity, show_bytes, show_rate, significant
+from parlay.units import GIB, parse_quantity, show_bytes, show_rate
 
 Kind = Literal["datasheet", "derived", "measured", "recalled", "user"]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8"]
@@ -32,12 +34,16 @@ class Sourced(Spec):
 
 
 def _shown(value: float, dimension: str) -> str:
-    """Return a bound or a value as a person reads it."""
+    """Return a bound or a value as a person reads it, without zeros that say nothing."""
     if dimension == "bytes":
-        return show_bytes(value)
-    if dimension in ("bytes/s", "FLOP/s"):
-        return show_rate(value, "B/s" if dimension == "bytes/s" else "FLOP/s") if value >= 1 else f"{value:g} {dimension}"
-    return f"{value:g} {dimension}" if dimension in ("s", "W") else significant(value, 6) if value < 1e15 else f"{value:g}"
+        text = show_bytes(value)
+    elif dimension in ("bytes/s", "FLOP/s"):
+        text = show_rate(value, "B/s" if dimension == "bytes/s" else dimension)
+    elif dimension == "count":
+        text = f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+    else:
+        text = f"{value:g} {dimension}"
+    return re.sub(r"(\.\d*?)0+(?= |$)", r"\1", text).replace(". ", " ")
 
 
 def _quantity(given: Any, dimension: str, low: float, high: float, *, whole: bool) -> float:
@@ -50,7 +56,7 @@ def _quantity(given: Any, dimension: str, low: float, high: float, *, whole: boo
         raise ValueError("the number is too large for any quantity") from None
     bounds = f"between {_shown(low, dimension)} and {_shown(high, dimension)}"
     if not low <= value <= high:
-        unit = "" if isinstance(given, str) else " (a bare number is in SI base units)"
+        unit = "" if isinstance(given, str) or dimension == "count" else " (a bare number is in SI base units)"
         raise ValueError(f"'{str(given)[:60]}'{unit} is {_shown(value, dimension)}, and must be {bounds}")
     if whole and value != int(value):
         raise ValueError(f"'{str(given)[:60]}' must be a whole number {bounds}")

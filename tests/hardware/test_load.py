@@ -1,0 +1,149 @@
+"""Names, own files, `extends`, and the user's catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parlay.errors import UnknownNameError, UsageError
+from parlay.hardware.load import list_clusters, list_devices, load_cluster, load_device, load_link, user_catalog_directory
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "H100_SXM", "h100", " H100 ", "h100 sxm", "H100-SXM-80GB"])
+def test_a_device_has_many_names(name):
+    assert load_device(name).id == "h100-sxm"
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [
+        ("h100", "dgx-h100"),
+        ("A100", "dgx-a100"),
+        ("b200", "dgx-b200"),
+        ("gb200", "gb200-nvl72"),
+        ("mi300x", "mi300x-8"),
+        ("h800", "hgx-h800"),
+    ],
+)
+def test_a_device_name_finds_its_usual_cluster(name, cluster):
+    assert load_cluster(name).id == cluster
+
+
+def test_an_unknown_name_suggests():
+    with pytest.raises(UnknownNameError) as caught:
+        load_cluster("dgx-h10")
+    assert "dgx-h100" in caught.value.suggestions
+    with pytest.raises(UnknownNameError) as caught:
+        load_link("nvlink-4")
+    assert "nvlink4" in caught.value.suggestions
+
+
+def test_a_device_without_its_own_cluster_name_lists_clusters_of_it():
+    with pytest.raises(UnknownNameError) as caught:
+        load_cluster("gh200")
+    assert "alps" in caught.value.hint
+    with pytest.raises(UnknownNameError) as caught:
+        load_cluster("rtx-4090")
+    assert "write a file" in caught.value.hint
+
+
+def test_extends_changes_only_what_is_stated(tmp_path):
+    path = write(tmp_path, "mine.toml", 'extends = "dgx-h100"\nnics_per_node = 4\n')
+    mine, base = load_cluster(str(path)), load_cluster("dgx-h100")
+    assert mine.id == "mine"
+    assert mine.nics_per_node.value == 4
+    assert (mine.nics_per_node.source, mine.nics_per_node.kind) == ("user", "user")
+    assert mine.device == base.device
+    assert mine.host_memory_bytes == base.host_memory_bytes
+    assert mine.aliases == ()
+
+
+def test_a_new_value_does_not_keep_the_old_source(tmp_path):
+    path = write(tmp_path, "mine.toml", 'extends = "h100-sxm"\n[hbm_bytes_per_s]\nvalue = "3 TB/s"\n')
+    device = load_device(path)
+    assert device.hbm_bytes_per_s.value == 3e12
+    assert (device.hbm_bytes_per_s.source, device.hbm_bytes_per_s.note) == ("user", "")
+    assert device.memory == load_device("h100-sxm").memory
+
+
+def test_a_part_can_be_changed_in_place(tmp_path):
+    path = write(tmp_path, "mine.toml", 'extends = "dgx-h100"\n[device.memory]\nallocatable = "70 GiB"\n')
+    mine = load_cluster(path)
+    assert mine.device.memory.allocatable.value == 70 * 2**30
+    assert mine.device.memory.visible == load_device("h100").memory.visible
+    assert mine.device.flops_per_s == load_device("h100").flops_per_s
+    assert mine.device.id != "h100-sxm"
+
+
+def test_a_rate_in_gigabits(tmp_path):
+    path = write(tmp_path, "mine.toml", 'extends = "dgx-h100"\n[nic_link]\nextends = "roce-400"\nbytes_per_s = "400 Gb/s"\n')
+    assert load_cluster(path).nic_link.bytes_per_s.value == 50e9
+    assert load_cluster(path).nic_link.kind == "roce"
+
+
+def test_a_part_can_be_a_whole_table_or_a_file(tmp_path):
+    write(tmp_path, "parts/card.toml", 'extends = "../base.toml"\nname = "Card"\n')
+    write(tmp_path, "base.toml", 'extends = "h100"\nhbm_bytes_per_s = "3.2 TB/s"\n')
+    text = """
+name = "Whole"
+device = "parts/card.toml"
+gpus_per_node = 8
+scale_up_gpus = 8
+nics_per_node = 8
+nic_link = "ib-ndr"
+[scale_up_link]
+id = "own"
+name = "Own link"
+kind = "nvlink"
+bytes_per_s = "400 GB/s"
+per = "gpu"
+latency_s = 0
+[scale_up_link.achieved]
+p2p_bytes_per_s = "350 GB/s"
+"""
+    cluster = load_cluster(write(tmp_path, "whole.toml", text))
+    assert cluster.device.name == "Card"
+    assert cluster.device.hbm_bytes_per_s.value == 3.2e12
+    assert cluster.scale_up_link.latency_s.value == 0
+    assert cluster.scale_up_link.achieved["p2p_bytes_per_s"].value == 350e9
+
+
+def test_extends_finds_files_from_where_they_are_named(tmp_path):
+    write(tmp_path, "site/node.toml", 'extends = "dgx-h100"\ndevice = "card.toml"\n')
+    write(tmp_path, "site/card.toml", 'extends = "h100-sxm"\npower_w = "500 W"\n')
+    cluster = load_cluster(write(tmp_path, "mine.toml", 'extends = "site/node.toml"\nmax_nodes = 3\n'))
+    assert cluster.device.power_w.value == 500
+    assert cluster.max_nodes.value == 3
+
+
+def test_the_catalog_of_a_user(tmp_path):
+    write(tmp_path, "clusters/lab.toml", 'aliases = ["Our-Lab"]\nextends = "dgx-h100"\ndevice = "lab-card"\n')
+    write(tmp_path, "devices/lab-card.toml", 'id = "lab-card"\nextends = "h100"\npower_w = 600\n')
+    for name in ("lab", "our_lab"):
+        assert load_cluster(name, tmp_path).device.power_w.value == 600
+    assert load_cluster("dgx-h100", tmp_path) == load_cluster("dgx-h100")
+    assert {c.id for c in list_clusters(tmp_path)} - {c.id for c in list_clusters()} == {"lab"}
+    with pytest.raises(UnknownNameError):
+        load_cluster("lab")
+
+
+def test_a_users_name_may_not_hide_a_catalog_name(tmp_path):
+    write(tmp_path, "clusters/dgx-h100.toml", 'extends = "dgx-a100"\n')
+    with pytest.raises(UsageError, match="also in the built-in catalog"):
+        load_cluster("dgx-h100", tmp_path)
+    write(tmp_path, "devices/other.toml", 'id = "other"\naliases = ["h100"]\nextends = "a100"\n')
+    with pytest.raises(UsageError, match="'h100' is also in"):
+        list_devices(tmp_path)
+
+
+def test_a_missing_user_catalog_is_an_empty_one(tmp_path):
+    assert list_devices(tmp_path / "nowhere") == list_devices()
+    assert user_catalog_directory().name == "hardware"
