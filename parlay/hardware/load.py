@@ -236,8 +236,8 @@ def _is_path(name: str | Path) -> bool:
 def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: str | None = None) -> Path:
     """Return the file of a name; the built-in catalog and the user's may not share names."""
     if _is_path(name):
-        if where is not None and not os.path.exists(name):
-            raise UsageError(f"no such file: '{name}'", where=where)
+        if where is not None and not os.path.isfile(name):
+            raise UsageError(f"'{name}' is not a file", where=where)
         return Path(name)
     wanted = _fold(str(name))
     own = None if user_directory is None else user_directory / f"{kind}s"

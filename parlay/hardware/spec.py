@@ -8,7 +8,6 @@ has plausible bounds, wide enough for any machine of the next decade and narrow 
 from __future__ import annotations
 
 import re
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
