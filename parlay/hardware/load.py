@@ -71,14 +71,26 @@ def list_clusters(user_directory: Path | None = None) -> tuple[Summary, ...]:
 def load_device(name: str | Path, user_directory: Path | None = None) -> Device:
     """Return the device of that name or file.
 
-    Raises:
+    Parameters
+    ----------
+    name : str or Path
+        A catalog name, or a file: a Path, or a text that ends in .toml or holds a slash [-].
+    user_directory : Path, optional
+        A catalog to look in besides the built-in one, with devices/, links/ and clusters/ in it [-].
+
+    Returns
+    -------
+    Device
+        The validated specification, in SI base units.
+
+    Raises
     ------
     UnknownNameError
         No catalog holds the name; the message suggests near ones.
     UsageError
         The file cannot be read, or a value is wrong; the message names file, key and what is allowed.
 
-    Examples:
+    Examples
     --------
     >>> load_device("H100").memory.visible.value / 2**20
     81559.0
@@ -89,7 +101,7 @@ def load_device(name: str | Path, user_directory: Path | None = None) -> Device:
 def load_link(name: str | Path, user_directory: Path | None = None) -> Link:
     """Return the link of that name or file; raises as `load_device` does.
 
-    Examples:
+    Examples
     --------
     >>> load_link("nvlink4").bytes_per_s.value
     450000000000.0
@@ -100,7 +112,7 @@ def load_link(name: str | Path, user_directory: Path | None = None) -> Link:
 def load_cluster(name: str | Path, user_directory: Path | None = None) -> Cluster:
     """Return the cluster of that name or file; raises as `load_device` does.
 
-    Examples:
+    Examples
     --------
     >>> load_cluster("dgx_h100").device.id
     'h100-sxm'
