@@ -1,0 +1,155 @@
+"""What a rank holds beside state and activations: caches, workspaces, gathered blocks, and what lies outside the allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.frameworks import Settings
+from parlay.estimate.memory_static import shards_of
+from parlay.estimate.memory_tables import Tables
+from parlay.estimate.stages import Stages
+from parlay.estimate.terms import Term, total
+from parlay.formulas import activations as act
+from parlay.formulas import buffers
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layouts
+from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec
+
+Array = NDArray[np.float64]
+
+CONTEXT_BYTES = 0.75e9  # CUDA context and loaded kernels: 0.5 to 1 GB (ml-engineering, debug/pytorch.md:1071); the middle
+CHANNELS = 16.0  # NCCL channels of a communicator: 16 to 24 are usual; the lower, since few groups use all at once
+SWITCH_CHANNELS = {9: 16.0, 10: 24.0}  # NVLS channels by compute capability (NCCL src/transport/nvls.cc:414-434)
+SWITCH_RANKS = 3.0  # NVLS is used from this many ranks of one NVLink domain on
+USERBUFFERS = 9.0  # one for each overlapped product: 8 to 10 (TransformerEngine module/base.py:340-420)
+TE_GROUPED_STREAMS = 4.0  # further workspaces once a grouped product ran (TransformerEngine cpp_extensions/gemm.py:37-67)
+ROTARY_BYTES = 4.0  # fp32 table
+PREFETCH_ELEMENTS = 5e8  # Megatron-FSDP gathers at least this many elements ahead (megatron_fsdp.py:415-444)
+REDUCE_QUEUE_ELEMENTS = 1e9  # and lets this many gradients wait for their reduction (megatron_fsdp.py:443)
+LIVE_ELEMENTS = 1e9  # DeepSpeed stage3_max_live_parameters and max_reuse_distance (zero/config.py:215-244)
+DEEPSPEED_BUCKET = 5e8  # reduce_bucket_size, allgather_bucket_size (zero/config.py:113,132)
+
+
+def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+    """Return what stays allocated from the first step on: stand-in gradients, workspaces, tables, gathered inputs."""
+    s = tables.shard
+    parts = []
+    if any(settings.caches):
+        elements = np.where((layouts.zero >= 3)[:, None], 0.0, tables.look(tables.cached_elements))
+        parts.append(
+            Term("memory.caches.gradients", "stand-in weight gradients", buffers.weight_gradient_cache(elements),
+                 formula="buffers.weight_gradient_cache", inputs={"elements": elements})
+        )  # fmt: skip
+    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + TE_GROUPED_STREAMS, 1.0)
+    how: dict[str, Any] = {
+        "te_bytes": settings.te_workspace_bytes,
+        "te_streams": te_streams,
+        "torch_bytes": settings.torch_workspace_bytes,
+    }
+    parts.append(
+        Term("memory.caches.workspaces", "matmul workspaces", buffers.matmul_workspaces(**how),
+             formula="buffers.matmul_workspaces", inputs=how, source="default")
+    )  # fmt: skip
+    rotary = _rotary_dim(model)
+    if rotary:
+        table = tables.row(np.asarray(act.token_tensors(s.seq_len / s.cp, rotary, element_bytes=ROTARY_BYTES)))
+        parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors"))
+    if settings.kernels == "transformer-engine":
+        parts += _last_stage(model, layouts, stages, tables)
+    return total("memory.caches", "caches and workspaces", tuple(parts))
+
+
+def _last_stage(model: ModelSpec, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
+    """The output layer's gathered input (layers.py:627,671), and the input gradient that the loop's variable still names
+    (schedules.py:2436-2447)."""
+    s = tables.shard
+    head = stages.head.astype(np.float64)
+    whole = tables.row(np.where(s.sp & (s.tp > 1), np.asarray(act.token_tensors(s.tokens, model.hidden)), 0.0))
+    part = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
+    piped = (layouts.pp > 1)[:, None]
+    return [
+        Term("memory.caches.gathered", "gathered input of the output layer", whole * head, formula="activations.token_tensors"),
+        Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors"),
+    ]
+
+
+def _rotary_dim(model: ModelSpec) -> int:
+    """Return the head size the rotary table is made for (0 without rotary embedding)."""
+    sizes = [0]
+    for kind in model.kinds.values():
+        if isinstance(kind.mixer, GroupedAttention) and kind.mixer.rope and not model.position_embeddings:
+            sizes.append(kind.mixer.head_dim)
+        elif isinstance(kind.mixer, LatentAttention):
+            sizes.append(kind.mixer.rope_dim)
+    return max(sizes)
+
+
+def gathered(
+    settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, parameters: Array
+) -> tuple[Array, Array, Array]:
+    """Return what ZeRO holds unsharded: always (by layout and stage), and on top in a forward and in a backward pass."""
+    zero = layouts.zero[:, None]
+    nothing: Array = np.zeros((1, 1))
+    always, forward, backward = nothing, nothing, nothing
+    if settings.framework == "deepspeed":
+        bucket = np.asarray(
+            buffers.bucket_bytes(parameters, bucket_elements=DEEPSPEED_BUCKET, element_bytes=settings.gradient_bytes)
+        )
+        always = np.where(zero >= 2, bucket, 0.0)
+    if not np.any(layouts.zero >= 3):
+        return always, forward, backward
+    sharded = zero >= 3
+    unit = tables.look(tables.unit_elements)
+    if settings.framework == "deepspeed":
+        live = np.asarray(buffers.bucket_bytes(parameters, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0))
+        forward = backward = np.where(sharded, live + 2.0 * unit, 0.0)
+        return always, forward, backward
+    dense_shards, _ = shards_of(layouts)
+    ahead = np.asarray(buffers.unsharded_forward(unit, shards=dense_shards))
+    behind = np.asarray(buffers.unsharded_backward(unit, reduce_bytes=settings.reduce_bytes))
+    if settings.framework == "megatron-core":
+        prefetch = buffers.bucket_bytes(parameters, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
+        queue = buffers.bucket_bytes(
+            parameters, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes
+        )
+        ahead, behind = 2.0 * unit + prefetch, 2.0 * unit + prefetch + queue
+    reshard = settings.reshard_after_forward
+    stays = sharded & ((layouts.pp > 1)[:, None] if reshard is None else np.asarray(not reshard))
+    # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
+    # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).
+    whole = 2.0 * parameters + np.where((layouts.pp > 1)[:, None], settings.reduce_bytes * parameters, 0.0)
+    root = 2.0 * tables.row(tables.vocab / tables.shard.tp) * stages.head * tables.hidden
+    always = always + np.where(stays, whole, np.where(sharded, root, 0.0))
+    moving = sharded & ~stays
+    return always, np.where(moving, ahead, 0.0), np.where(moving, behind, np.where(stays, settings.reduce_bytes * unit, 0.0))
+
+
+def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables) -> Term:
+    """Return what lies outside the allocator: communicators, userbuffers, the device context."""
+    groups = (layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp)
+    count = np.stack([g > 1 for g in groups]).sum(axis=0).astype(np.float64)[:, None]
+    rings = buffers.ring_communicator(channels=CHANNELS) * count
+    domain = float(cluster.scale_up_gpus.value)
+    generation = int(float(cluster.device.compute_capability or 0.0))
+    channels = SWITCH_CHANNELS.get(generation, 0.0) if cluster.scale_up_link.kind == "nvlink" else 0.0
+    in_switch = ((layouts.tp >= SWITCH_RANKS) & (layouts.tp <= domain)).astype(np.float64)[:, None]
+    switch = buffers.switch_communicator(channels=channels) * in_switch
+    s = tables.shard
+    each = np.asarray(act.token_tensors(s.tokens, model.hidden, tensors=USERBUFFERS))
+    overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), each, 0.0))
+    return total(
+        "memory.outside",
+        "communication buffers and context",
+        (
+            Term("memory.outside.rings", "NCCL rings", rings, formula="buffers.ring_communicator", source="assumed",
+                 inputs={"communicators": count, "channels": CHANNELS}),
+            Term("memory.outside.switch", "NVLink switch buffers", switch, formula="buffers.switch_communicator",
+                 source="assumed", inputs={"channels": channels}),
+            Term("memory.outside.userbuffers", "overlap buffers of tensor parallelism", overlapped, source="assumed",
+                 formula="activations.token_tensors"),
+            Term("memory.outside.context", "device context and kernels", np.float64(CONTEXT_BYTES), source="assumed"),
+        ),
+    )  # fmt: skip

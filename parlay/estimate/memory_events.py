@@ -1,0 +1,138 @@
+"""The moments at which a stage can reach its peak, and the largest of them.
+
+A forward pass of the last layer (experts combining, attention over a split sequence), a layer's backward pass, the output
+layer's backward pass with its logits, the optimizer's step, and the backward pass of the embedding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.frameworks import Settings
+from parlay.estimate.memory_tables import Tables
+from parlay.estimate.stages import Stages
+from parlay.estimate.terms import Term, total
+from parlay.formulas import activations as act
+from parlay.formulas import logits
+from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import SCHEDULES
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+
+Array = NDArray[np.float64]
+
+EVENTS = ("forward pass of a layer", "backward pass of a layer", "backward pass of the output layer", "optimizer step",
+          "backward pass of the embedding")  # fmt: skip
+FORWARD, BACKWARD, OUTPUT, STEP, EMBEDDING = range(5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """Activations and temporaries at the largest moment, and which moment that is (index into EVENTS)."""
+
+    event: NDArray[np.int64]
+    activations: Array
+    temporaries: Term
+
+
+def checkpointed_share(layouts: Layouts, stages: Stages) -> Array | None:
+    """Return the part of each stage's layers that keeps its input alone (None where nothing is fully recomputed)."""
+    full = layouts.recomputes("full")
+    if not full.any():
+        return None
+    asked = layouts.recompute_layers[:, None] * stages.chunks
+    whole = np.maximum(stages.layer_total, 1.0)
+    part = np.where(layouts.recompute_layers[:, None] > 0, np.minimum(asked, whole) / whole, 1.0)
+    return np.where(full[:, None], part, 0.0)
+
+
+def kept_by_stage(model: ModelSpec, stages: Stages, tables: Tables, share: Array | None) -> tuple[Array, dict[str, Array]]:
+    """Return what the layers of each stage keep for one micro-batch, in all and by layer kind."""
+    by_kind = {}
+    for kind, layer in tables.layers.items():
+        count = stages.layers[kind]
+        each = tables.row(layer.kept)
+        if share is not None:
+            each = each + share * tables.row(layer.checkpoint - layer.everything)
+        if (
+            kind == model.mtp_kind and model.mtp_layers
+        ):  # its layer, the embedding norm's input, the concatenation, its final norm
+            s = tables.shard
+            rows = act.token_tensors(s.tokens, model.hidden, tensors=5, tensor=s.tp, sequence_parallel=s.sp.astype(np.float64))
+            by_kind["mtp"] = stages.mtp * (each + tables.row(np.asarray(rows)))
+        by_kind[kind] = count * each
+    return np.asarray(sum(by_kind.values())), by_kind
+
+
+def peak(
+    model: ModelSpec, workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables,
+    per_micro_batch: Array, step: Array, forward_gathered: Array, backward_gathered: Array,
+) -> Peak:  # fmt: skip
+    """Return the largest moment of every stage."""
+    s = tables.shard
+    piped = (layouts.pp > 1)[:, None]
+    stream = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
+    kept = per_micro_batch * stages.in_flight
+    kept = _on_device(kept, per_micro_batch, layouts, stages)
+    table_gradient = 2.0 * tables.row(tables.vocab / s.tp) * model.hidden
+    linear_cached, _, head_cached = settings.caches
+    transient = 0.0 if linear_cached else 2.0 * tables.look(tables.largest_matrix)
+    # In a pipeline the gradient that came in last is still named while the next forward pass runs (schedules.py:2436).
+    forward = tables.look(tables.forward_extra) + np.where(piped, stream, 0.0) + forward_gathered
+    backward = tables.look(tables.backward_extra) + transient + backward_gathered
+    loss, rest = _output_layer(model, settings, layouts, stages, tables)
+    rest = rest + (0.0 if head_cached else table_gradient)
+    output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
+    embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
+    moments = np.stack(np.broadcast_arrays(forward, backward, output, step - kept, embedding))
+    event = np.argmax(moments, axis=0)
+    at = [event == i for i in range(len(EVENTS))]
+    left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
+    moving = np.where(at[FORWARD], forward_gathered, np.where(at[STEP], 0.0, backward_gathered))
+    parts = (
+        Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward - forward_gathered, 0.0),
+             formula="activations_moe.combine_held"),
+        Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward - backward_gathered, 0.0),
+             formula="activations.feed_forward"),
+        Term("memory.peak.logits", "logits and loss", np.where(at[OUTPUT], loss, 0.0), formula="logits.logits_held",
+             inputs={"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
+                     "vocab": tables.row(tables.vocab), "tensor": layouts.tp, "tokens": tables.row(s.tokens)}),
+        Term("memory.peak.output", EVENTS[OUTPUT], np.where(at[OUTPUT], rest, 0.0), formula="logits.output_layer_gradient"),
+        Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes"),
+        Term("memory.peak.embedding", EVENTS[EMBEDDING], np.where(at[EMBEDDING], table_gradient + stream, 0.0),
+             formula="buffers.weight_gradient_cache"),
+        Term("memory.peak.gathered", "gathered weights and unreduced gradients", moving, formula="buffers.unsharded_backward"),
+    )  # fmt: skip
+    note = "only the largest of these moments counts; the others are 0"
+    return Peak(event, left, total("memory.peak", "held at the peak", parts, note=note))
+
+
+def _on_device(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: Stages) -> Array:
+    """Return what stays on the device of kept activations, if a share goes to the host: two layers are always on their way."""
+    if not np.any(layouts.offload_activations):
+        return kept
+    share = layouts.offload_activations[:, None]
+    moving = 2.0 * per_micro_batch / np.maximum(stages.layer_total, 1.0)
+    return kept - share * np.maximum(kept - moving, 0.0)
+
+
+def _output_layer(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> tuple[Array, Array]:
+    """Return logits with loss, and all else, at the output layer's backward pass."""
+    s, loss = tables.shard, settings.loss
+    sp = s.sp.astype(np.float64)
+    each = [
+        np.asarray(logits.logits_held(s.tokens, tables.vocab, b, tensor=s.tp, chunks=loss.chunks))
+        for b in (loss.kept, loss.backward)
+    ]
+    waiting = (layouts.schedule == SCHEDULES.index("gpipe")) | (layouts.schedule == SCHEDULES.index("bfs"))
+    others = np.where(waiting[:, None], np.maximum(stages.in_flight - 1.0, 0.0), 0.0) + stages.mtp
+    if loss.chunks > 1:
+        others = np.zeros((1, 1))  # a chunk's logits never outlive it
+    held = tables.row(each[1]) + others * tables.row(each[0])
+    final = act.token_tensors(s.tokens, model.hidden, tensors=2, tensor=s.tp, sequence_parallel=sp)
+    statistics = act.token_tensors(s.tokens, 1, tensor=s.tp, sequence_parallel=sp, element_bytes=4)
+    gradient = logits.output_layer_gradient(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp)
+    return held, tables.row(np.asarray(final + statistics + gradient))

@@ -1,0 +1,129 @@
+"""Weights, gradients and optimizer state of every stage, dense and expert parameters apart."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.frameworks import Settings
+from parlay.estimate.local import LocalParameters
+from parlay.estimate.memory_tables import Tables
+from parlay.estimate.stages import Stages
+from parlay.estimate.terms import Term, total
+from parlay.formulas import optimizer_state as state
+from parlay.layouts.layout import Layouts
+from parlay.models.spec import ModelSpec
+
+Array = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """What stays from step to step (`term`), and what the optimizer step holds on top (bytes by layout and stage)."""
+
+    term: Term
+    step: Array
+
+
+def shards_of(layouts: Layouts) -> tuple[Array, Array]:
+    """Return the ranks that share one copy of dense and of expert state, as columns; ZeRO-3 may shard over fewer (HSDP)."""
+    ranks = (layouts.dp * layouts.cp).astype(np.float64)
+    inner = np.where(layouts.zero >= 3, np.minimum(layouts.shard, ranks), ranks)
+    experts = np.maximum(layouts.edp * inner / ranks, 1.0)
+    return inner[:, None], experts[:, None]
+
+
+def static_state(
+    model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, local: LocalParameters
+) -> Static:
+    """Return the state of every stage as a term with its parts."""
+    zero = layouts.zero[:, None]
+    gradient = np.where(zero >= 3, settings.sharded_gradient_bytes, settings.gradient_bytes)
+    on_device = 1.0 - layouts.offload_optimizer[:, None]
+    needed = settings.recipe is not None or settings.optimizer == "muon"
+    nothing = {"dense": np.zeros((1, 1)), "expert": np.zeros((1, 1))}
+    linear = _over_layers(stages, model, tables, "linear") if needed else nothing
+    parts: dict[str, list[Term]] = {"weights": [], "gradients": [], "optimizer": []}
+    step: Array = np.zeros(stages.index.shape)
+    for which, parameters, shards in zip(("dense", "expert"), (local.dense, local.expert), shards_of(layouts), strict=True):
+        if not np.any(parameters):
+            continue
+        stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, shards, 1.0)}
+        mine = linear[which]
+        for name, bytes_each, count, over in (
+            ("weights", settings.weight_bytes, parameters - mine if settings.quantised_only else parameters, stored[3]),
+            ("gradients", gradient, parameters, stored[2]),
+        ):
+            parts[name].append(_bytes(f"memory.{name}.{which}", f"{which} {name}", count, bytes_each, over))
+        if settings.recipe and settings.weight_copies:
+            parts["weights"].append(_copies(settings, which, mine, stored[3]))
+        parts["optimizer"] += _optimizer(model, settings, which, parameters, mine, stored[1], on_device, stages, tables)
+        step = step + settings.step_bytes * parameters / stored[1]
+    labels = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
+    groups = tuple(total(f"memory.{k}", labels[k], tuple(v)) for k, v in parts.items())
+    return Static(total("memory.static", "weights, gradients, optimizer", groups), step * on_device)
+
+
+def _bytes(key: str, label: str, parameters: Array, bytes_each: float | Array, shards: Array) -> Term:
+    value = state.sharded_bytes(parameters, bytes_each, shards=shards)
+    inputs = {"parameters": parameters, "bytes_each": bytes_each, "shards": shards}
+    return Term(key, label, value, formula="optimizer_state.sharded_bytes", inputs=inputs)
+
+
+def _copies(settings: Settings, which: str, linear: Array, shards: Array) -> Term:
+    """Return the quantised copies that stay for the whole step; a sharded weight is quantised when it is gathered."""
+    recipe = settings.recipe
+    assert recipe is not None
+    kept = linear / shards
+    how = {"copies": settings.weight_copies, "block": recipe.weight_block, "element_bytes": recipe.element_bytes,
+           "scale_bytes": recipe.scale_bytes}  # fmt: skip
+    value = state.quantised_copies(kept, **how)
+    key, label = f"memory.weights.{which}.quantised", f"{which} quantised copies"
+    return Term(key, label, value, formula="optimizer_state.quantised_copies", inputs={"parameters": kept, **how})
+
+
+def _optimizer(
+    model: ModelSpec, settings: Settings, which: str, parameters: Array, matrices: Array, shards: Array, on_device: Array,
+    stages: Stages, tables: Tables,
+) -> list[Term]:  # fmt: skip
+    """Return main weights and moments on the device for one group of parameters."""
+    key, out = f"memory.optimizer.{which}", []
+    here = parameters * on_device
+    if settings.master_bytes:
+        out.append(_bytes(f"{key}.main", f"{which} main weights", here, settings.master_bytes, shards))
+    if settings.optimizer == "adamw":
+        out.append(_bytes(f"{key}.moments", f"{which} moments", here, settings.moments_bytes, shards))
+    elif settings.optimizer == "sgd":
+        out.append(_bytes(f"{key}.moments", f"{which} momentum", here, settings.moment_bytes, shards))
+    elif settings.optimizer == "adamw-8bit":
+        value = state.blockwise_moments(here, shards=shards)
+        out.append(Term(f"{key}.moments", f"{which} 8-bit moments", value, formula="optimizer_state.blockwise_moments",
+                        inputs={"parameters": here, "shards": shards}))  # fmt: skip
+    elif settings.optimizer == "muon":  # one momentum for matrices of layers, two Adam moments for all else
+        inner = np.minimum(matrices, parameters) * on_device
+        out.append(_bytes(f"{key}.momentum", f"{which} momentum of matrices", inner, settings.moment_bytes, shards))
+        out.append(_bytes(f"{key}.moments", f"{which} moments of the rest", here - inner, settings.moments_bytes, shards))
+    else:
+        edges = _over_layers(stages, model, tables, "edges")[which] * on_device
+        if which == "dense":
+            table = (tables.row(tables.vocab / tables.shard.tp) + model.hidden) * on_device
+            edges = edges + table * (1.0 * stages.embedding + stages.head)
+        out.append(_bytes(f"{key}.moments", f"{which} factored moments", edges, 4.0, shards))
+    return out
+
+
+def _over_layers(stages: Stages, model: ModelSpec, tables: Tables, what: str) -> dict[str, Array]:
+    """Return elements ("linear") or rows + columns ("edges") of all layer matrices of each stage, dense and expert."""
+    out: dict[str, Array] = {"dense": np.zeros(stages.index.shape), "expert": np.zeros(stages.index.shape)}
+    for kind, found in tables.matrices.items():
+        layers = stages.layers[kind] + (stages.mtp if kind == model.mtp_kind else 0.0)
+        for which in out:
+            chosen = [m for m in found if m.grouped == (which == "expert") and m.linear]
+            each = sum(
+                (m.count * (m.elements if what == "linear" else m.rows + m.columns) for m in chosen),
+                start=np.zeros_like(tables.vocab),
+            )
+            out[which] = out[which] + layers * tables.row(np.asarray(each))
+    return out

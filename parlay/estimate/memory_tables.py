@@ -1,0 +1,121 @@
+"""Tables of what depends on a Shard's row and on which kinds of layer share a stage: built once a pair, then looked up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.frameworks import Settings
+from parlay.estimate.memory_moments import LayerMemory, layer_memory
+from parlay.estimate.memory_weights import Matrix, distinct_elements, matrices
+from parlay.estimate.shard import Shard
+from parlay.estimate.stages import Stages
+from parlay.formulas import logits
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec, MoeMlp
+
+Array = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """Layer memory by kind (rows of the Shard), and lookups by (layout, stage)."""
+
+    hidden: float
+    shard: Shard
+    layers: dict[str, LayerMemory]
+    matrices: dict[str, list[Matrix]]
+    vocab: Array  # padded, by row of the Shard
+    pattern: NDArray[np.int64]  # (layouts, stages): which combination of kinds, embedding and head
+    forward_extra: Array  # (rows, patterns)
+    backward_extra: Array
+    cached_elements: Array
+    unit_elements: Array  # the largest block
+    largest_matrix: Array
+    grouped: NDArray[np.bool_]  # (patterns,)
+
+    def row(self, values: Array) -> Array:
+        """Return values by Shard row as a column by layout."""
+        return np.asarray(values[self.shard.row_of][:, None])
+
+    def look(self, table: Array) -> Array:
+        """Return a (rows, patterns) table by (layout, stage)."""
+        return np.asarray(table.ravel()[self.shard.row_of[:, None] * table.shape[1] + self.pattern])
+
+
+def build(model: ModelSpec, workload: Workload, settings: Settings, shard: Shard, stages: Stages) -> Tables:
+    """Return the tables of one model, workload and set of stages."""
+    used = {*model.layer_names(), *([model.mtp_kind] if model.mtp_layers and model.mtp_kind else [])}
+    kinds = [name for name in model.kinds if name in used]
+    layers = {k: layer_memory(model.kinds[k], model, workload, settings, shard) for k in kinds}
+    weights = {k: matrices(model.kinds[k], model.hidden, shard) for k in kinds}
+    vocab = np.asarray(logits.padded_vocabulary(model.vocab, multiple=settings.vocab_multiple, tensor=shard.tp))
+    codes, pattern = _patterns(model, kinds, stages)
+    width = max(len(codes), 1)
+    tables = {name: np.zeros((len(shard.tp), width)) for name in ("forward", "backward", "cached", "unit", "matrix")}
+    grouped = np.zeros(width, dtype=bool)
+    lowest = np.full_like(shard.tp, -np.inf)
+    for i, code in enumerate(codes):
+        present = [k for j, k in enumerate(kinds) if code >> j & 1]
+        head, embedding = bool(code >> len(kinds) & 1), bool(code >> (len(kinds) + 1) & 1)
+        column = {"forward": lowest, "backward": lowest, "unit": np.zeros_like(shard.tp), "matrix": np.zeros_like(shard.tp)}
+        for k in present:
+            column["forward"] = np.maximum(column["forward"], layers[k].forward_extra)
+            column["backward"] = np.maximum(column["backward"], layers[k].backward_extra)
+            column["unit"] = np.maximum(column["unit"], np.asarray(sum(m.elements * m.count for m in weights[k])))
+            for m in weights[k]:
+                column["matrix"] = np.maximum(column["matrix"], m.elements)
+        table_rows = vocab / shard.tp * model.hidden
+        if head or embedding:
+            column["matrix"] = np.maximum(column["matrix"], table_rows)
+        for name, values in column.items():
+            tables[name][:, i] = np.where(np.isfinite(values), values, 0.0)
+        tables["cached"][:, i] = _cached(
+            model, settings, shard, [m for k in present for m in weights[k]], vocab if head else None
+        )
+        grouped[i] = any(isinstance(model.kinds[k].mlp, MoeMlp) for k in present)
+    return Tables(
+        float(model.hidden),
+        shard,
+        layers,
+        weights,
+        vocab,
+        pattern,
+        tables["forward"],
+        tables["backward"],
+        tables["cached"],
+        tables["unit"],
+        tables["matrix"],
+        grouped,
+    )
+
+
+def _cached(model: ModelSpec, settings: Settings, shard: Shard, present: list[Matrix], vocab: Array | None) -> Array:
+    """Return the elements of the stand-in gradients that a stage caches: distinct shapes of what the version caches."""
+    linear, grouped, head = settings.caches
+    shapes = [m for m in present if m.linear and (grouped if m.grouped else linear)]
+    if head and vocab is not None:
+        one = np.ones_like(shard.tp)
+        shapes.append(Matrix("output layer", vocab / shard.tp, one * model.hidden, one))
+    return distinct_elements(shapes) if shapes else np.zeros_like(shard.tp)
+
+
+def _patterns(model: ModelSpec, kinds: list[str], stages: Stages) -> tuple[list[int], NDArray[np.int64]]:
+    """Return the combinations of layer kinds, head and embedding that occur, and which of them each stage has."""
+    code = np.zeros(stages.index.shape, dtype=np.int64)
+    for j, kind in enumerate(kinds):
+        here = stages.layers[kind] > 0
+        if kind == model.mtp_kind:
+            here = here | (stages.mtp > 0)
+        code += here.astype(np.int64) << j
+    code += stages.head.astype(np.int64) << len(kinds)
+    code += stages.embedding.astype(np.int64) << (len(kinds) + 1)
+    if len(kinds) > 16:  # too many combinations for a dense lookup
+        codes, pattern = np.unique(code, return_inverse=True)
+        return [int(c) for c in codes], pattern.reshape(code.shape)
+    codes = np.flatnonzero(np.bincount(code.ravel()))
+    place = np.zeros(int(codes[-1]) + 1, dtype=np.int64)
+    place[codes] = np.arange(len(codes))
+    return [int(c) for c in codes], place[code]
