@@ -1,0 +1,162 @@
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parlay.estimate.costs import head_cost, layer_costs
+from parlay.estimate.operators import Pricer, attention_share
+from parlay.estimate.shard import Shard
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import CP_KINDS
+from parlay.layouts.workload import Workload
+from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
+
+spec = importlib.util.spec_from_file_location("counting", Path(__file__).with_name("counting.py"))
+counting = importlib.util.module_from_spec(spec)
+sys.modules["counting"] = counting
+spec.loader.exec_module(counting)
+CountingRates = counting.CountingRates
+
+SEQ = 8192
+
+
+def dense(heads=64, kv=8, d=128, h=8192, f=28672, vocab=128256):
+    kind = LayerKind(mixer=GroupedAttention(heads=heads, kv_heads=kv, head_dim=d), mlp=DenseMlp(width=f))
+    return ModelSpec(id="m", name="m", hidden=h, vocab=vocab, kinds={"a": kind}, layers=(Run(kinds=("a",), count=4),))
+
+
+def mixture(experts=8, top_k=2, shared=0):
+    kind = LayerKind(
+        mixer=GroupedAttention(heads=32, kv_heads=8, head_dim=128),
+        mlp=MoeMlp(experts=experts, top_k=top_k, width=14336, shared_width=shared),
+    )
+    return ModelSpec(id="x", name="x", hidden=4096, vocab=32000, kinds={"a": kind}, layers=(Run(kinds=("a",), count=4),))
+
+
+def cost(model, rates, workload=None, **layout):
+    workload = workload or Workload(seq_len=SEQ, global_batch=64)
+    cluster = load_cluster("dgx-h100")
+    shard = Shard.of(Layouts.grid(**layout), workload, cluster)
+    return layer_costs(Pricer(rates, workload, shard, model))["a"], shard
+
+
+def expected_layer_flops(model, seq, batch=1):
+    a, m = model.kinds["a"].mixer, model.kinds["a"].mlp
+    h = model.hidden
+    weights = h * (a.heads + 2 * a.kv_heads) * a.head_dim + a.heads * a.head_dim * h
+    weights += 3 * h * m.width * (1 if isinstance(m, DenseMlp) else m.top_k)
+    if isinstance(m, MoeMlp):
+        weights += h * m.experts + 3 * h * m.shared_width
+    scores = 4 * seq**2 * a.heads * a.head_dim / 2
+    return batch * seq * 2 * weights, batch * scores
+
+
+@pytest.mark.parametrize("model", [dense(), mixture(), mixture(16, 4, 1408)])
+def test_forward_flops_are_two_per_weight_and_token_and_backward_twice_that(model):
+    got, _ = cost(model, CountingRates(), dp=1)
+    linear, scores = expected_layer_flops(model, SEQ)
+    assert float(got.forward_s[0]) == pytest.approx(linear + scores)
+    assert float(got.backward_s[0]) == pytest.approx(2 * linear + 2.5 * scores)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        *[(m, x) for m in (dense(), mixture()) for x in ({"tp": 4}, {"cp": 4}, {"tp": 2, "cp": 2})],
+        (dense(), {"tp": 8, "sp": False}),
+    ],
+)
+def test_splitting_a_layer_splits_its_flops(model, layout):
+    whole, _ = cost(model, CountingRates(), dp=1)
+    part, shard = cost(model, CountingRates(), **layout)
+    ways = float(shard.tp[0] * shard.cp[0])
+    assert float(part.forward_s[0]) * ways == pytest.approx(float(whole.forward_s[0]))
+    assert float(part.backward_s[0]) * ways == pytest.approx(float(whole.backward_s[0]))
+
+
+@pytest.mark.parametrize("kind", CP_KINDS)
+def test_every_kind_of_context_parallelism_does_the_same_work_except_the_contiguous_ring(kind):
+    whole, _ = cost(dense(), CountingRates(), dp=1)
+    layout = {"cp": 4, "cp_kind": CP_KINDS.index(kind), "ulysses": 2 if kind == "usp" else 1}
+    part, _ = cost(dense(), CountingRates(), **layout)
+    core = 4 * float(part.forward["attention core"][0]) / float(whole.forward["attention core"][0])
+    assert core == pytest.approx(7 / 4 if kind == "ring" else 1.0)  # N - 1/2 block times against N/2, lesson section 3
+
+
+def test_expert_parallelism_moves_work_but_does_not_change_it():
+    one, _ = cost(mixture(), CountingRates(), dp=8)
+    eight, _ = cost(mixture(), CountingRates(), dp=8, ep=8)
+    assert float(one.forward_s[0]) == pytest.approx(float(eight.forward_s[0]))
+
+
+def test_the_busiest_expert_rank_sets_the_time():
+    even, _ = cost(mixture(), CountingRates(), dp=8, ep=8)
+    skewed, _ = cost(mixture(), CountingRates(), Workload(seq_len=SEQ, global_batch=64, moe_imbalance=2.0), dp=8, ep=8)
+    router = 2 * SEQ * 4096 * 8
+    assert float(skewed.forward["experts"][0]) - router == pytest.approx(2 * (float(even.forward["experts"][0]) - router))
+
+
+def test_full_recompute_runs_the_forward_again_and_core_attention_only_the_scores():
+    from parlay.layouts.vocabulary import recompute_bits
+
+    full, _ = cost(dense(), CountingRates(), dp=1, recompute=recompute_bits(("full",)))
+    core, _ = cost(dense(), CountingRates(), dp=1, recompute=recompute_bits(("core_attention",)))
+    linear, scores = expected_layer_flops(dense(), SEQ)
+    assert float(full.recompute[0]) == pytest.approx(linear + scores)
+    assert float(core.recompute[0]) == pytest.approx(scores)
+
+
+def test_tensor_parallel_bytes_are_the_lessons():
+    # Lesson, bytes table: 4 (t-1)/t 2 s h forward, per layer; backward as much again, plus SP's second all-gathers.
+    got, shard = cost(dense(heads=32, kv=32, h=4096, f=11008), CountingRates(flops=False, wire=True), tp=8)
+    n = 2.0 * SEQ * 4096
+    assert float(got.exposed_forward["tp"][0]) == pytest.approx(4 * 7 / 8 * n)
+    whole = got.exposed_forward["tp"] + got.exposed_backward["tp"] + got.hidden["tp"]
+    assert float(whole[0]) == pytest.approx((4 + 6) * 7 / 8 * n)
+    assert float(shard.tokens[0]) == SEQ
+
+
+def test_all_to_all_bytes_are_the_lessons_worked_example_e():
+    got, _ = cost(mixture(), CountingRates(flops=False, wire=True), dp=8, ep=8)
+    assert float(got.exposed_forward["ep"][0]) == pytest.approx(234881024)  # 235 MB
+
+
+def test_ring_and_ulysses_bytes_are_worked_example_d():
+    workload = Workload(seq_len=131072, global_batch=64)
+    model = dense(heads=32, kv=32, h=4096, f=11008)
+    ring, _ = cost(model, CountingRates(flops=False, wire=True), workload, cp=8)
+    assert float(ring.exposed_forward["cp"][0]) == pytest.approx(1879048192)  # 1.88 GB
+    ulysses, _ = cost(model, CountingRates(flops=False, wire=True), workload, cp=8, cp_kind=CP_KINDS.index("ulysses"))
+    assert float(ulysses.exposed_forward["cp"][0]) == pytest.approx(469762048)  # 470 MB
+
+
+def test_ulysses_copies_key_heads_beyond_their_number():
+    # prime-rl#3042: 2 K/V heads over 8 ranks send K and V 4 times.
+    few = dense(heads=32, kv=2)
+    got, _ = cost(few, CountingRates(flops=False, wire=True), cp=8, cp_kind=CP_KINDS.index("ulysses"))
+    n = 2.0 * SEQ / 8 * 128
+    assert float(got.exposed_forward["cp"][0]) == pytest.approx(7 / 8 * n * (32 + 2 * 2 * 4 + 32))
+
+
+def test_the_head_takes_two_flops_per_weight_and_token():
+    workload, cluster = Workload(seq_len=SEQ, global_batch=64), load_cluster("dgx-h100")
+    shard = Shard.of(Layouts.grid(tp=2), workload, cluster)
+    got = head_cost(Pricer(CountingRates(), workload, shard, dense()), np.array([64128.0]))
+    assert float(got.forward_s[0]) == 2 * SEQ * 64128 * 8192
+
+
+@pytest.mark.parametrize("window", [1, 7, 64, 100, 4096])
+def test_the_share_of_a_sliding_window_counts_the_visible_pairs(window):
+    s = 128
+    i, j = np.indices((s, s))
+    visible = (j <= i) & (i - j < window)
+    share = attention_share(window, s, True)
+    exact = visible.sum() / s**2
+    assert share == pytest.approx(exact, abs=0.5 / s + 1e-12)  # the closed form leaves out half the diagonal
+
+
+def test_chunked_attention_is_causal_inside_its_chunks():
+    assert attention_share(2048, 8192, True, chunked=True) == pytest.approx(0.125)
