@@ -83,8 +83,10 @@ def peak(
     # In a pipeline the gradient that came in last is still named while the next forward pass runs (schedules.py:2436).
     forward = tables.look(tables.forward_extra) + np.where(piped, stream, 0.0) + forward_gathered
     backward = tables.look(tables.backward_extra) + transient + backward_gathered
-    loss, rest = _output_layer(model, settings, layouts, stages, tables)
+    loss_forward, loss, rest = _output_layer(model, settings, layouts, stages, tables)
     rest = rest + (0.0 if head_cached else table_gradient)
+    early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
+    loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
     output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
     embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
     moments = np.stack(np.broadcast_arrays(forward, backward, output, step - kept, embedding))
@@ -119,20 +121,25 @@ def _on_device(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: St
     return kept - share * np.maximum(kept - moving, 0.0)
 
 
-def _output_layer(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> tuple[Array, Array]:
-    """Return logits with loss, and all else, at the output layer's backward pass."""
+def _output_layer(
+    model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables
+) -> tuple[Array, Array, Array]:
+    """Return the loss's forward peak with the final norm, and, at the output layer's backward pass, its logits and all else."""
     s, loss = tables.shard, settings.loss
     sp = s.sp.astype(np.float64)
-    each = [
-        np.asarray(logits.logits_held(s.tokens, tables.vocab, b, tensor=s.tp, chunks=loss.chunks))
-        for b in (loss.kept, loss.backward)
-    ]
+
+    def held(bytes_per_logit: float) -> Array:
+        return tables.row(
+            np.asarray(logits.logits_held(s.tokens, tables.vocab, bytes_per_logit, tensor=s.tp, chunks=loss.chunks))
+        )
+
     waiting = (layouts.schedule == SCHEDULES.index("gpipe")) | (layouts.schedule == SCHEDULES.index("bfs"))
     others = np.where(waiting[:, None], np.maximum(stages.in_flight - 1.0, 0.0), 0.0) + stages.mtp
     if loss.chunks > 1:
         others = np.zeros((1, 1))  # a chunk's logits never outlive it
-    held = tables.row(each[1]) + others * tables.row(each[0])
+    kept = others * held(loss.kept)
     final = act.token_tensors(s.tokens, model.hidden, tensors=2, tensor=s.tp, sequence_parallel=sp)
     statistics = act.token_tensors(s.tokens, 1, tensor=s.tp, sequence_parallel=sp, element_bytes=4)
     gradient = logits.output_layer_gradient(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp)
-    return held, tables.row(np.asarray(final + statistics + gradient))
+    before = tables.row(np.asarray(final + statistics))
+    return kept + held(loss.forward) + before, kept + held(loss.backward), before + tables.row(np.asarray(gradient))

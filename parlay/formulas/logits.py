@@ -88,8 +88,8 @@ def logits_held(
 
     Notes
     -----
-    Bytes per logit (forward peak, kept, backward peak): Megatron vocab-parallel, fused or not, 6, 4, 6; the
-    TransformerEngine kernel before July 2026 2, 2, 2 (the gradient overwrites the logits), later 6, 4, 6; plain PyTorch
+    Bytes per logit (forward peak, kept, backward peak): Megatron vocab-parallel 6, 4, 6; its compiled fusion 10, 4, 6
+    (measured: fusion is not free memory); the TransformerEngine kernel before July 2026 2, 2, 2 (the gradient overwrites the logits), later 6, 4, 6; plain PyTorch
     14 in the backward pass, compiled 10 [1]_ [2]_.
 
     Examples

@@ -1,0 +1,78 @@
+"""Buffers: sizes that their sources print."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parlay.formulas import buffers
+from parlay.formulas._check import FormulaDomainError
+
+MIB = 2**20
+
+
+def llama_70b_shapes(tensor):
+    h, f, qkv = 8192, 28672, 10240
+    return (qkv * h + h * h + 2 * f * h + h * f) / tensor, 128384 * h / tensor
+
+
+@pytest.mark.parametrize(("tensor", "printed"), [(1, 3.55), (2, 1.78), (4, 0.89), (8, 0.45)])
+def test_cached_weight_gradients_of_llama_70b(tensor, printed):
+    """Layers and output layer together, GiB, at tensor parallel 1, 2, 4, 8."""
+    layer, head = llama_70b_shapes(tensor)
+    assert buffers.weight_gradient_cache(layer + head) / 2**30 == pytest.approx(printed, abs=0.006)
+
+
+def test_workspaces_seen_on_blackwell():
+    assert buffers.matmul_workspaces() / MIB == 48.25
+    assert buffers.matmul_workspaces(te_streams=5) - buffers.matmul_workspaces() == 128 * MIB
+
+
+def test_nccl_and_switch_buffers():
+    assert buffers.ring_communicator(channels=1) / MIB == pytest.approx(9.19, abs=0.005)
+    assert (buffers.switch_communicator(channels=np.array([16, 24, 32])) / MIB).tolist() == [256, 384, 512]
+
+
+# DeepEP's buffer hints at h = 7168, bf16, 20 SMs: ranks, tokens of an NVLink queue, MiB over NVLink, MiB over the network
+DEEPEP = [(8, 256, 320, 0), (16, 288, 360, 80), (32, 288, 360, 160), (64, 288, 360, 320), (128, 560, 700, 641)]
+
+
+@pytest.mark.parametrize(("ranks", "queue", "near", "far"), DEEPEP)
+def test_deepep_buffer_hints(ranks, queue, near, far):
+    got = buffers.deepep_buffers(ranks, 7168, nvlink_tokens=queue, workspace_bytes=0) / MIB
+    assert got == pytest.approx(near + far, abs=1.5)
+
+
+@given(shards=st.integers(1, 512))
+def test_gathered_blocks(shards):
+    unit = 218_112_000
+    assert buffers.unsharded_forward(unit, shards=shards) == pytest.approx(6 * unit + 2 * unit / shards)
+    assert buffers.unsharded_backward(unit) == 12 * unit
+
+
+def test_a_bucket_is_never_larger_than_the_model():
+    assert buffers.bucket_bytes([1e8, 1e9]).tolist() == [2e8, 1e9]
+
+
+def test_reserve_is_a_share():
+    assert buffers.allocator_reserve(100.0) == pytest.approx(3.8)
+    assert buffers.allocator_reserve(100.0, share=0) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: buffers.weight_gradient_cache(-1), "`elements`"),
+        (lambda: buffers.matmul_workspaces(te_streams=-1), "`te_streams`"),
+        (lambda: buffers.ring_communicator(channels=-1), "`channels`"),
+        (lambda: buffers.switch_communicator(heads=-1), "`heads`"),
+        (lambda: buffers.deepep_buffers(0, 1), "`ranks` must be >= 1"),
+        (lambda: buffers.unsharded_forward(1, shards=[1, 0]), r"`shards` must be >= 1, got 0 at index \(1,\)"),
+        (lambda: buffers.unsharded_backward(-1), "`unit`"),
+        (lambda: buffers.bucket_bytes(1, buckets=-1), "`buckets`"),
+        (lambda: buffers.allocator_reserve(1, share=-0.1), "`share`"),
+    ],
+)
+def test_outside_the_domain(call, message):
+    with pytest.raises(FormulaDomainError, match=message):
+        call()
