@@ -1,12 +1,28 @@
-"""Which rates a cluster gets: a shipped profile, a relative's profile scaled, or datasheet defaults."""
+"""Which rates a cluster gets: a calibration, a shipped profile, a relative's profile scaled, or datasheet defaults."""
 
 from __future__ import annotations
 
 from parlay.hardware.spec import Cluster
 from parlay.rates.datasheet import datasheet_rates
 from parlay.rates.interface import Rates
+from parlay.rates.profile import profile_rates
 
 
-def rates_for(cluster: Cluster, *, calibration: Rates | None = None, profiles: bool = True) -> Rates:
-    """Return the best rates known for `cluster`."""
-    return calibration or datasheet_rates(cluster)
+def rates_for(cluster: Cluster, *, calibration: Rates | None = None, profiles: bool = True, sustained: bool = True) -> Rates:
+    """Return the best rates known for `cluster`.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        What to price.
+    calibration : Rates
+        Rates of a calibration file; they replace everything else.
+    profiles : bool
+        Whether shipped profiles may be used; else datasheet peaks x default efficiencies.
+    sustained : bool
+        Whether profiles count the clocks that a device holds under a training load instead of those of short bursts.
+    """
+    if calibration is not None:
+        return calibration
+    found = profile_rates(cluster, sustained=sustained) if profiles else None
+    return found if found is not None else datasheet_rates(cluster)

@@ -32,13 +32,15 @@ GEMM_BYTES_SHARE = 0.80  # of the memory's peak: aiconfigurator's own constant; 
 
 GROUPED_FLOPS_SHARE = 0.85  # grouped kernels against one large product: SimuMax's B200 rows with 600+ rows a group
 GROUPED_PADDING_ROWS = 64.0  # half of a 128-row tile is wasted for each group
+GROUP_S = 1e-5  # a group launched on its own: fitted from 72 grouped products of Transformer Engine on B200 (SimuMax)
 
 # Flash attention, share of peak by head size, long sequences: H100 530 TFLOP/s of 989 at 16k and d = 128, 17-26 % less at
 # d = 64 (aiconfigurator); A100 0.58 at d = 64 (Azure).
 ATTENTION_EFFICIENCY: Mapping[float, float] = {64: 0.50, 128: 0.62, 256: 0.62}
-ATTENTION_HALF_LENGTH = 250.0  # keys; half of the 581 (H100) and 1240 (B200) that causal fits give, a causal query sees half
-ATTENTION_HALF_ROWS = 32_000.0  # rows; 132 SMs x 128 rows a tile, twice
-ATTENTION_FIXED_S = 8e-6
+ATTENTION_HALF_LENGTH = 64.0  # keys; half of a 128-key tile is computed in vain at the edge of a mask
+ATTENTION_HALF_ROWS = 17_000.0  # 132 SMs x 128 rows a tile; fits give 6,000 (L40S) to 43,000 (B200)
+ATTENTION_ROWS_EXPONENT = 1.0  # fits: 1.0-1.7
+ATTENTION_FIXED_S = 1.2e-5  # fits: 6-16 us
 ATTENTION_BACKWARD_SHARE = 0.75  # of the forward FLOP/s: flash attention's own tables, 0.7-0.8; SimuMax's B200 rows agree
 ATTENTION_BYTES_SHARE = 0.70
 
@@ -76,7 +78,11 @@ FABRIC_SHARE: Mapping[str, float] = {
 }
 FABRIC_ALL_TO_ALL = 0.86
 FABRIC_RING_HOP_S = 4e-6  # NCCL net_ring_ll128
-FABRIC_TREE_HOP_S = 10e-6  # 68 us for 32 KiB over 4 nodes of 8 (ml-engineering) less the part inside a node, over 4 hops
+FABRIC_TREE_HOP_S = 12e-6  # 68 us for 32 KiB over 4 nodes of 8 (ml-engineering) less the base, over 4 hops
+# EFA takes longer: 32 x B200 need 358-391 us for 0.5-2 MiB (ml-engineering), 85-90 us a hop. Its rings by the 15-20 us
+# that a message takes.
+EFA_TREE_HOP_S = 85e-6
+EFA_RING_HOP_S = 15e-6
 FABRIC_BASE_S = 8.4e-6  # NCCL base_ring_simple
 FABRIC_EXPONENT = 1.0
 
@@ -118,6 +124,7 @@ def default_attention(device: Device, peak_flops_per_s: float, dtype: str, *, ba
         flops_per_s=tuple(peak_flops_per_s * share * eff for eff in ATTENTION_EFFICIENCY.values()),
         half_length=ATTENTION_HALF_LENGTH,
         half_rows=ATTENTION_HALF_ROWS,
+        rows_exponent=ATTENTION_ROWS_EXPONENT,
         bytes_per_s=device.hbm_bytes_per_s.value * ATTENTION_BYTES_SHARE,
         fixed_s=ATTENTION_FIXED_S,
         element_bytes=ELEMENT_BYTES[dtype],
@@ -127,7 +134,8 @@ def default_attention(device: Device, peak_flops_per_s: float, dtype: str, *, ba
 def default_network(cluster: Cluster) -> Network:
     """Return the constants of both levels of a cluster's links."""
     link, nic = cluster.scale_up_link, cluster.nic_link
-    major = int(float(cluster.device.compute_capability or 0))
+    nvidia = cluster.device.vendor.lower() == "nvidia"
+    major = int(float(cluster.device.compute_capability or 0)) if nvidia else 0
     switched = link.kind == "nvlink"
     share = FABRIC_SHARE.get(nic.kind, FABRIC_SHARE["ethernet"])
     ops = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "send_recv")
@@ -146,12 +154,12 @@ def default_network(cluster: Cluster) -> Network:
     fabric = Fabric(
         bytes_per_s=cluster.nic_bytes_per_s_per_gpu,
         shares={**dict.fromkeys(ops, share), "all_to_all": min(share, FABRIC_ALL_TO_ALL)},
-        ring_hop_s=max(FABRIC_RING_HOP_S, nic.latency_s.value),
-        tree_hop_s=max(FABRIC_TREE_HOP_S, nic.latency_s.value),
+        ring_hop_s=max(EFA_RING_HOP_S if nic.kind == "efa" else FABRIC_RING_HOP_S, nic.latency_s.value),
+        tree_hop_s=max(EFA_TREE_HOP_S if nic.kind == "efa" else FABRIC_TREE_HOP_S, nic.latency_s.value),
         base_s=FABRIC_BASE_S,
         exponent=FABRIC_EXPONENT,
     )
-    return Network(domain, fabric)
+    return Network(domain, domain, fabric)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -176,9 +184,11 @@ class DatasheetRates:
         """Seconds of one m x k by k x n product."""
         return Priced(self.product(dtype).seconds(m, n, k), "default")
 
-    def grouped_gemm(self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
+    def grouped_gemm(
+        self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, fused: bool = True
+    ) -> Priced:
         """Seconds of `groups` products of rows/groups x k by k x n in one kernel."""
-        grouped = GroupedProduct(self.product(dtype), GROUPED_FLOPS_SHARE, GROUPED_PADDING_ROWS)
+        grouped = GroupedProduct(self.product(dtype), GROUPED_FLOPS_SHARE, GROUPED_PADDING_ROWS, 0.0 if fused else GROUP_S)
         return Priced(grouped.seconds(rows, groups, n, k), "default")
 
     def attention(

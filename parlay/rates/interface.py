@@ -39,14 +39,22 @@ class Group:
 class Rates(Protocol):
     """Seconds of each kind of work. Every argument broadcasts; dtypes are parlay.hardware.spec.Dtype names."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Where these rates come from, in one word or two: profile:h100-sxm, datasheet:l4."""
+        ...
 
     def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
         """Seconds of one m x k by k x n product (2 m n k FLOP)."""
         ...
 
-    def grouped_gemm(self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
-        """Seconds of `groups` products of rows/groups x k by k x n in one kernel; `rows` counts all groups together."""
+    def grouped_gemm(
+        self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, fused: bool = True
+    ) -> Priced:
+        """Seconds of `groups` products of rows/groups x k by k x n; `rows` counts all groups together.
+
+        One kernel holds all groups if `fused`; else each group is a launch of its own (multi-stream cuBLAS).
+        """
         ...
 
     def attention(
@@ -80,4 +88,8 @@ class Rates(Protocol):
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """Where the rate of each kind of work comes from and how far its fit lies from what was measured."""
         ...

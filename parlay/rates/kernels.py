@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from parlay.rates.interface import Array
 
@@ -63,12 +63,48 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Residuals:
+    """Measured over formula time of products on a grid of shapes; between nodes linear in the logarithms."""
+
+    axes: tuple[Array, Array, Array]  # logarithms of m, n and k, ascending
+    logs: Array  # log(measured / formula) at the nodes
+
+    @classmethod
+    def of(cls, m: ArrayLike, n: ArrayLike, k: ArrayLike, logs: ArrayLike) -> Residuals:
+        """Return the residuals of a grid whose axes are given as sizes."""
+        return cls((np.log(real(m)), np.log(real(n)), np.log(real(k))), real(logs))
+
+    def factor(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
+        """Return what to multiply the formula's seconds by; outside the grid as at its edge."""
+        sizes = np.broadcast_arrays(*(np.maximum(real(x), 1.0) for x in (m, n, k)))
+        total = np.zeros(sizes[0].shape)
+        index, share = zip(*(self._place(np.log(x), axis) for x, axis in zip(sizes, self.axes)))
+        flat, (rows, columns) = self.logs.ravel(), self.logs.shape[1:]
+        for corner in range(8):
+            a, b, c = corner & 1, corner >> 1 & 1, corner >> 2
+            weight = 1.0
+            for bit, part in zip((a, b, c), share):
+                weight = weight * (part if bit else 1.0 - part)
+            total = total + weight * flat[((index[0] + a) * rows + index[1] + b) * columns + index[2] + c]
+        return real(np.exp(total))
+
+    @staticmethod
+    def _place(x: Array, axis: Array) -> tuple[NDArray[np.intp], Array]:
+        i = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
+        return i, np.clip((x - axis[i]) / (axis[i + 1] - axis[i]), 0.0, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GroupedProduct:
-    """Constants of many products in one kernel. A group of r rows computes as if it had r + `padding_rows`."""
+    """Constants of many products of one layer. A group of r rows computes as if it had r + `padding_rows`.
+
+    Where each group is a launch of its own, the host cannot start them faster than one every `group_s`.
+    """
 
     product: Product
     flops_share: float  # FLOP/s of the grouped kernel over that of one large product
     padding_rows: float
+    group_s: float  # 0 where one kernel holds all groups
 
     def seconds(self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
         """Return the seconds of `groups` products that share `rows` rows evenly."""
@@ -78,16 +114,17 @@ class GroupedProduct:
         flops = 2.0 * (R + G * self.padding_rows) * N * K
         nbytes = c.element_bytes * (R * K + G * K * N) + max(c.element_bytes, 2.0) * R * N
         work = soft_maximum(flops / (c.flops_per_s * self.flops_share), nbytes / c.bytes_per_s, c.exponent)
-        least = 2.0 * R * N * K / c.peak_flops_per_s
-        return real(np.where(least > 0, np.maximum(work, least) + c.fixed_s, 0.0))
+        least = np.maximum(2.0 * R * N * K / c.peak_flops_per_s, G * self.group_s)
+        return real(np.where(R * N * K > 0, np.maximum(work, least) + c.fixed_s, 0.0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attention:
-    """Constants of fused attention in one direction: t = FLOP / F(d) x (1 + l0 / l + u0 / u) + bytes / W + t0.
+    """Constants of fused attention in one direction: t = FLOP / F(d) x (l0 / l + (1, u0 / u)_q) + bytes / W + t0.
 
     l = keys x score_share is what a query sees on average, u = batch x heads x queries the rows that can run at once:
-    short loops and few rows leave a device idle. F(d) is interpolated over the mean head size (qk + v) / 2.
+    short loops and few rows leave a device idle; (,)_q is the soft maximum with exponent q.
+    F(d) is interpolated over the mean head size (qk + v) / 2.
     """
 
     peak_flops_per_s: float
@@ -95,6 +132,7 @@ class Attention:
     flops_per_s: tuple[float, ...]  # one a head size
     half_length: float  # l0
     half_rows: float  # u0
+    rows_exponent: float  # q
     bytes_per_s: float
     fixed_s: float
     element_bytes: float = 2.0
@@ -103,8 +141,8 @@ class Attention:
         """Return the seconds of `flops` over `rows` rows that see `length` keys each."""
         F = np.interp(mean_dim, self.head_dims, self.flops_per_s)
         with np.errstate(divide="ignore", invalid="ignore"):
-            idle = self.half_length / length + self.half_rows / rows
-            work = flops / F * (1.0 + idle) + nbytes / self.bytes_per_s
+            busy = soft_maximum(1.0, self.half_rows / rows, self.rows_exponent)
+            work = flops / F * (self.half_length / length + busy) + nbytes / self.bytes_per_s
             least = flops / self.peak_flops_per_s
             return real(np.where(flops > 0, np.maximum(work, least) + self.fixed_s, 0.0))
 

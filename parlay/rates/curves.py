@@ -1,0 +1,67 @@
+"""Collectives inside a scale-up domain as they were measured: interpolated, not fitted.
+
+A curve holds seconds by bytes for one operation and one group size. Between sizes it is linear in the logarithms; beyond
+the last size it goes on at the rate of the last step. Between group sizes the logarithm of the time is interpolated over
+the logarithm of the size; beyond the largest one the same bytes on the wire are priced, and the latency grows by hops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from parlay.rates.interface import Array, Collective
+from parlay.rates.kernels import real
+from parlay.rates.network import Domain, wire_factor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of one operation and group size by bytes of the whole buffer; both ascending."""
+
+    nbytes: Array
+    time_s: Array
+
+    def seconds(self, nbytes: Array) -> Array:
+        """Return the seconds of a buffer of `nbytes`."""
+        S = np.maximum(nbytes, self.nbytes[0])
+        inside = np.exp(np.interp(np.log(S), np.log(self.nbytes), np.log(self.time_s)))
+        last = (self.time_s[-1] - self.time_s[-2]) / (self.nbytes[-1] - self.nbytes[-2])
+        return real(inside + np.maximum(S - self.nbytes[-1], 0.0) * last)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasuredDomain:
+    """Collectives by measured curves; what was not measured falls back to the constants of `plain`."""
+
+    curves: Mapping[str, Mapping[int, Curve]]
+    plain: Domain
+    scale: float = 1.0  # bytes/s of this link over those of the measured one
+
+    def seconds(self, op: Collective, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
+        """Return the seconds of a collective whose ranks all sit in one domain."""
+        if op not in self.curves:
+            return self.plain.seconds(op, nbytes, ranks)
+        S, n = np.broadcast_arrays(real(nbytes) / self.scale, real(ranks))
+        sizes = sorted(self.curves[op])
+        wire = wire_factor(op, n) * S
+        logs = np.array([np.log(self._at(op, size, S, n, wire)) for size in sizes])
+        at = np.log(np.clip(n, sizes[0], sizes[-1]))
+        axis = np.log(np.array(sizes, dtype=np.float64))
+        i = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(sizes) - 2)
+        share = (at - axis[i]) / (axis[i + 1] - axis[i])
+        low, high = (np.take_along_axis(logs, j[None], axis=0)[0] for j in (i, i + 1))
+        return real(np.where(n > 1, np.exp(low + share * (high - low)), 0.0))
+
+    def _at(self, op: Collective, size: int, S: Array, n: Array, wire: Array) -> Array:
+        """Return the seconds by the curve of `size` ranks, stretched for groups that are larger than any measured one."""
+        curve = self.curves[op][size]
+        if size != max(self.curves[op]):
+            return curve.seconds(S)
+        reduced = (op == "all_reduce") & (n >= self.plain.switch_ranks) & (size < self.plain.switch_ranks)
+        stretched = wire / wire_factor(op, size) / np.where(reduced, self.plain.switch_gain, 1.0)
+        more = np.maximum(self.plain.latency(op, n) - self.plain.latency(op, size), 0.0)
+        return real(np.where(n > size, curve.seconds(stretched) + more, curve.seconds(S)))
