@@ -37,8 +37,8 @@ def bubble_seconds(
         "zb-h1": pipeline.zb_h1_bubble_s(p, f, b, w),
         "zb-h2": pipeline.zb_h2_bubble_s(p, f, b, w),
         "zb-v": pipeline.zb_v_bubble_s(p, f, b, w),
-        "dualpipe": pipeline.dualpipe_bubble_s(np.maximum(p, 2), f, b, w),
-        "dualpipev": pipeline.dualpipev_bubble_s(p, f, b, w),
+        "dualpipe": pipeline.dualpipe_bubble_s(p, f, b, w),
+        "dualpipev": pipeline.dualpipe_bubble_s(2 * p, f / 2, b / 2, w / 2),  # 2 p chunks of half a stage
     }
     for name, seconds in special.items():
         bubble = np.where(_is(layouts, name), np.maximum(seconds, 0.0), bubble)

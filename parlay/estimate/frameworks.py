@@ -207,7 +207,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
     day = _day(workload, choose)
     fp32 = workload.precision == "fp32"
     own_master = who == "torchtitan" or fp32  # the weight that is updated is the weight that is used, cast where it must be
-    capability = float(device.compute_capability or 0.0)
+    capability = capability_of(device)
     recipe = RECIPES.get(workload.precision)
     fusion, caches = _fusion(workload, base, day)
     return Settings(
@@ -237,6 +237,14 @@ def resolve(workload: Workload, device: Device) -> Settings:
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
     )
+
+
+def capability_of(device: Device) -> float:
+    """Return the CUDA compute capability as a number, 0 for devices that have none."""
+    try:
+        return float(device.compute_capability or 0.0)
+    except ValueError:  # an AMD architecture such as gfx942
+        return 0.0
 
 
 def _fusion(workload: Workload, base: Defaults, day: date) -> tuple[bool, tuple[bool, bool, bool]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.frameworks import Settings
+from parlay.estimate.frameworks import Settings, capability_of
 from parlay.estimate.memory_static import shards_of
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.stages import Stages
@@ -133,7 +133,7 @@ def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables
     count = np.stack([g > 1 for g in groups]).sum(axis=0).astype(np.float64)[:, None]
     rings = buffers.ring_communicator(channels=CHANNELS) * count
     domain = float(cluster.scale_up_gpus.value)
-    generation = int(float(cluster.device.compute_capability or 0.0))
+    generation = int(capability_of(cluster.device))
     channels = SWITCH_CHANNELS.get(generation, 0.0) if cluster.scale_up_link.kind == "nvlink" else 0.0
     in_switch = ((layouts.tp >= SWITCH_RANKS) & (layouts.tp <= domain)).astype(np.float64)[:, None]
     switch = buffers.switch_communicator(channels=channels) * in_switch
