@@ -1,0 +1,109 @@
+"""Defaults of each framework, by date, and what is said about them."""
+
+import pytest
+
+from parlay.errors import UsageError
+from parlay.estimate.frameworks import COMPILED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL, resolve
+from parlay.hardware.load import load_device
+from parlay.layouts.workload import Workload
+
+H100, B200, MI300 = "h100-sxm", "b200", "mi300x"
+
+
+def settings(device=H100, **given):
+    return resolve(Workload(**given), load_device(device))
+
+
+def test_megatron_counts_six_and_twelve_bytes():
+    s = settings()
+    assert (s.weight_bytes, s.gradient_bytes, s.master_bytes, s.moments_bytes) == (2, 4, 4, 8)
+    assert s.vocab_multiple == 128
+    assert s.loss == VOCAB_PARALLEL
+    assert s.caches == (True, True, True)
+    assert not s.overlap_grad_reduce
+
+
+def test_torchtitan_updates_the_weights_it_shards():
+    s = settings(framework="torchtitan")
+    assert (s.weight_bytes, s.gradient_bytes, s.master_bytes, s.moments_bytes) == (4, 4, 0, 8)
+    assert s.vocab_multiple == 1
+    assert s.caches == (False, False, False)
+    assert s.loss == EAGER
+    assert settings(framework="torchtitan", compiled=True).loss == COMPILED
+
+
+def test_deepspeed_keeps_bf16_gradients_and_copies_them_for_the_step():
+    s = settings(framework="deepspeed")
+    assert (s.weight_bytes, s.gradient_bytes, s.master_bytes, s.step_bytes) == (2, 2, 4, 4)
+    assert s.bucket_elements_of([8]).tolist() == [5e8]
+
+
+@pytest.mark.parametrize(
+    ("day", "caches"),
+    [
+        ("2025-05-01", (False,) * 3),
+        ("2025-06-01", (True, False, False)),
+        ("2025-08-15", (True, False, True)),
+        ("2025-11-01", (True,) * 3),
+    ],
+)
+def test_cached_gradients_by_date(day, caches):
+    assert settings(framework_date=day).caches == caches
+
+
+def test_losses_by_name_and_date():
+    assert settings(cross_entropy="te", framework_date="2026-07-08").loss == TE_IN_PLACE
+    assert settings(cross_entropy="te", framework_date="2026-07-09").loss == VOCAB_PARALLEL
+    assert settings(cross_entropy="fused").loss == FUSED
+    assert settings(framework="torchtitan", cross_entropy="chunked").loss.chunks == 8
+
+
+def test_bf16_gradients_are_copied_for_the_step_unless_the_optimizer_reads_them():
+    assert settings(gradient_dtype="bf16").step_bytes == 4
+    assert settings(gradient_dtype="bf16", moment_dtype="bf16").step_bytes == 0
+    assert settings(moment_dtype="fp8").step_bytes == 8  # both moments unscaled to fp32 first
+
+
+def test_buckets_grow_with_ranks_where_reductions_overlap():
+    assert settings().bucket_elements_of([8])[0] > 1e15
+    assert settings(overlap_grad_reduce=True).bucket_elements_of([8, 64]).tolist() == [40e6, 64e6]
+    assert settings(bucket_elements=7).bucket_elements_of([8]).tolist() == [7]
+
+
+def test_quantised_weights_need_both_directions_on_hopper_only():
+    assert settings(precision="fp8").weight_copies == 2
+    assert settings(B200, precision="fp8").weight_copies == 1
+    assert settings(B200, precision="mxfp8").weight_copies == 2
+    assert settings().weight_copies == 0
+
+
+def test_workspaces_follow_the_device():
+    mib = 2**20
+    assert (settings().te_workspace_bytes, settings().torch_workspace_bytes) == (32 * mib, 32 * mib)
+    assert (settings(B200).te_workspace_bytes, settings(B200).torch_workspace_bytes) == (32 * mib, 8.125 * mib)
+    assert settings("a100-sxm").te_workspace_bytes == 4 * mib
+    assert settings(MI300).torch_workspace_bytes == 8.125 * mib  # no compute capability to read
+
+
+def test_optimizer_traffic():
+    """Megatron with Adam: 4 read, 12 read and written, 2 written."""
+    assert settings().optimizer_traffic_bytes == 4 + 24 + 2
+    assert settings(optimizer="sgd").optimizer_traffic_bytes == 4 + 16 + 2
+
+
+def test_a_given_field_is_not_an_assumption():
+    open_, given = settings().assumptions, settings(gradient_dtype="bf16", cross_entropy="te").assumptions
+    assert any("gradients accumulate in fp32" in s for s in open_)
+    assert not any("gradients" in s or "cross entropy" in s for s in given)
+    assert settings(gradient_dtype="bf16").gradient_bytes == 2
+
+
+def test_sharded_gradients_follow_megatron_fsdp():
+    assert settings().sharded_gradient_bytes == 2
+    assert settings(gradient_dtype="fp32").sharded_gradient_bytes == 4
+
+
+def test_a_wrong_date_says_how_to_write_one():
+    with pytest.raises(UsageError, match="'soon' is not a date") as caught:
+        settings(framework_date="soon")
+    assert caught.value.hint == "write it like 2025-11-30"

@@ -1,0 +1,130 @@
+"""Measured peaks of Megatron-core ranks, to the megabyte.
+
+MooreThreads/SimuMax 4dcaae51, docs/b200/b200_release_v1.2_summary.json: max allocated GiB of each pipeline stage on one
+8 x B200 node. Megatron-LM 23e00ed0, TransformerEngine 2.11, bf16, micro-batch 1, 4 micro-batches, sequence parallelism,
+distributed optimizer, TransformerEngine cross entropy, a tokenizer that adds one id. Llama-70B has 12 layers, "405B" 4
+layers and 16 key/value heads, the DeepSeek models 4 layers of which the first is dense, capacity factor 1, padded.
+"""
+
+import numpy as np
+import pytest
+
+from parlay.estimate.memory import memory
+from parlay.estimate.stages import stages_of
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.workload import Workload
+from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp, Run
+
+GIB = 2**30
+
+
+def dense(hidden, heads, kv, width, layers):
+    kind = LayerKind(mixer=GroupedAttention(heads=heads, kv_heads=kv, head_dim=128), mlp=DenseMlp(width=width))
+    return ModelSpec(
+        id="m", name="m", hidden=hidden, vocab=128257, kinds={"block": kind}, layers=(Run(kinds=("block",), count=layers),)
+    )
+
+
+def deepseek(hidden, width, expert_width, shared_width, experts, top_k, vocab):
+    mixer = LatentAttention(heads=128, q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128)
+    routed = MoeMlp(experts=experts, top_k=top_k, width=expert_width, shared_width=shared_width)
+    kinds = {"dense": LayerKind(mixer=mixer, mlp=DenseMlp(width=width)), "moe": LayerKind(mixer=mixer, mlp=routed)}
+    runs = (Run(kinds=("dense",), count=1), Run(kinds=("moe",), count=3))
+    return ModelSpec(id="m", name="m", hidden=hidden, vocab=vocab, kinds=kinds, layers=runs)
+
+
+MODELS = {
+    "llama-70b": dense(8192, 64, 8, 28672, 12),
+    "llama-405b": dense(16384, 128, 16, 53248, 4),
+    "deepseek-v2": deepseek(5120, 12288, 1536, 3072, 160, 6, 102401),
+    "deepseek-v3": deepseek(7168, 18432, 2048, 2048, 256, 8, 129281),
+}
+MEASURED = [  # model, layout, sequence length, GiB of each stage
+    ("llama-70b", {"pp": 2, "dp": 4}, 4096, [66.552, 62.967]),
+    ("llama-70b", {"tp": 2, "dp": 4}, 4096, [60.680]),
+    ("llama-70b", {"tp": 4, "dp": 2}, 4096, [39.072]),
+    ("llama-70b", {"tp": 8}, 4096, [28.286]),
+    ("llama-70b", {"tp": 2, "cp": 4}, 32768, [68.428]),
+    ("llama-70b", {"tp": 2, "cp": 4}, 131072, [112.668]),
+    ("llama-70b", {"cp": 8}, 32768, [104.506]),
+    ("llama-70b", {"cp": 8}, 131072, [147.987]),
+    ("llama-405b", {"pp": 2, "dp": 4}, 4096, [86.610, 87.083]),
+    ("llama-405b", {"tp": 2, "dp": 4}, 4096, [81.591]),
+    ("llama-405b", {"tp": 4, "dp": 2}, 4096, [52.889]),
+    ("llama-405b", {"tp": 8}, 4096, [38.574]),
+    ("llama-405b", {"tp": 2, "cp": 4}, 32768, [87.025]),
+    ("llama-405b", {"tp": 2, "cp": 4}, 131072, [118.127]),
+    ("llama-405b", {"cp": 8}, 32768, [139.216]),
+    ("deepseek-v2", {"ep": 8, "dp": 8}, 4096, [45.631]),
+    ("deepseek-v2", {"ep": 4, "pp": 2, "dp": 4}, 4096, [31.585, 44.703]),
+    ("deepseek-v3", {"ep": 8, "dp": 8}, 4096, [104.298]),
+    ("deepseek-v3", {"ep": 4, "pp": 2, "dp": 4}, 4096, [71.239, 114.001]),
+]
+
+
+@pytest.fixture(scope="module")
+def b200():
+    return load_cluster("dgx-b200")
+
+
+def priced(cluster, name, layout, seq_len, **more):
+    lay = Layouts.of(Layout(cp_kind="ulysses", **layout))
+    given = {"seq_len": seq_len, "global_batch": 4 * layout.get("dp", 1), "cross_entropy": "te", "framework_date": "2025-11-30"}
+    if name.startswith("deepseek"):
+        given["moe_capacity_factor"] = 1.0
+    work = Workload(**given | more)
+    return memory(MODELS[name], cluster, work, lay, stages_of(MODELS[name], lay, work.global_batch))
+
+
+@pytest.mark.parametrize(("name", "layout", "seq_len", "gib"), MEASURED)
+def test_allocated_peak_of_every_measured_stage(b200, name, layout, seq_len, gib):
+    got = priced(b200, name, layout, seq_len).allocated[0] / GIB
+    assert got.tolist() == pytest.approx(gib, rel=5e-4)
+
+
+def test_mean_error_over_all_measured_stages(b200):
+    errors = [
+        abs(value / GIB / measured - 1)
+        for name, layout, seq_len, gib in MEASURED
+        for value, measured in zip(priced(b200, name, layout, seq_len).allocated[0], gib, strict=True)
+    ]
+    assert len(errors) == 23
+    assert np.mean(errors) < 1e-4
+
+
+def test_which_moment_is_the_peak(b200):
+    """Logits on last stages, the last layer's backward on first ones, combining experts in mixture-of-experts layers."""
+    first, last = (priced(b200, "llama-70b", {"pp": 2, "dp": 4}, 4096).event[0]).tolist()
+    held = priced(b200, "deepseek-v3", {"ep": 8, "dp": 8}, 4096)
+    names = held.events
+    assert (names[first], names[last]) == ("backward pass of a layer", "backward pass of the output layer")
+    assert names[held.event[0, 0]] == "forward pass of a layer"
+
+
+def test_stand_in_gradients_appear_with_their_versions(b200):
+    """Linear layers May 2025, output layer August 2025; grouped ones October 2025."""
+    at = {
+        day: priced(b200, "llama-70b", {"tp": 1}, 4096, framework_date=day).after_step[0, 0] / GIB
+        for day in ("2025-01-01", "2025-06-01", "2025-09-01")
+    }
+    assert at["2025-06-01"] - at["2025-01-01"] == pytest.approx(1.59, abs=0.005)
+    assert at["2025-09-01"] - at["2025-06-01"] == pytest.approx(1.96, abs=0.005)
+    before, after = (
+        priced(b200, "deepseek-v3", {"ep": 8, "dp": 8}, 4096, framework_date=d).after_step[0, 0]
+        for d in ("2025-10-01", "2025-11-01")
+    )
+    # grouped fc1 has the shape of the shared expert's and is cached already; fc2 likewise
+    assert before == after
+    before, after = (
+        priced(b200, "deepseek-v2", {"ep": 8, "dp": 8}, 4096, framework_date=d).after_step[0, 0]
+        for d in ("2025-10-01", "2025-11-01")
+    )
+    assert after - before == 2 * 3 * 1536 * 5120
+
+
+def test_the_fused_loss_got_a_gradient_of_its_own_in_2026(b200):
+    old, new = (
+        priced(b200, "llama-70b", {"tp": 8}, 4096, framework_date=d).allocated[0, 0] for d in ("2026-07-01", "2026-08-01")
+    )
+    assert new - old == 4096 * (129024 / 8) * 4
