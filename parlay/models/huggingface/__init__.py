@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from parlay.errors import UsageError
 from parlay.models.huggingface import classic, hybrid, latent, pruned, transformer, unknown, wrappers
 from parlay.models.huggingface.defaults import keys_for
-from parlay.models.huggingface.reader import MAX_BYTES, Keys, Log, parse, read_file
+from parlay.models.huggingface.reader import MAX_BYTES, Keys, Log, parse, printable, read_file
 from parlay.models.huggingface.shapes import Draft, named, runs
 from parlay.models.spec import ModelSpec
 from parlay.specfile import as_usage_error
@@ -25,9 +25,8 @@ TEXT_OF = {  # the text model of a wrapper -> the architecture whose class it co
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
-    "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
-    "glm_ocr_text": "glm4",
+    "glm_ocr_text": "glm4v_text",
 }
 # Keys that change neither shapes nor counts: training, generation, tokenizer, bookkeeping, numerics.
 HARMLESS = re.compile(
@@ -127,12 +126,15 @@ def read_config(text: str, where: str, *, name: str = "") -> Imported:
     )
     if inner is not None and inner.data is top.data:
         text_kind = wrappers.WRAPPERS[kind].text
-    draft = _draft(keys, text_kind)
+    try:
+        draft = _draft(keys, text_kind)
+    except ValidationError as error:  # a product of the file's numbers lies outside of what a specification holds
+        raise as_usage_error(error, ModelSpec, where) from None
     if inner is not None:
         draft.tied = wrappers.tied(top, inner, kind)
         draft.fields["vision_parameters"] = wrappers.vision_parameters(top, kind, draft.hidden)
         if kind not in wrappers.WRAPPERS and top.table("vision_config") is not None:
-            log.ignore(f"vision_config: the tower of '{kind[:40]}' is not known and not counted")
+            log.ignore(f"vision_config: the tower of '{printable(kind)}' is not known and not counted")
     spec = _assemble(draft, keys, name or kind, kind, where)
     dtype, method = _numbers(top, keys)
     ignored = (*log.ignored, *_unread(top, keys))
@@ -191,14 +193,14 @@ def _assemble(draft: Draft, keys: Keys, name: str, kind: str, where: str) -> Mod
         return ModelSpec(
             id=label.lower(),
             name=label,
-            family=kind[:80],
+            family=re.sub(r"[^A-Za-z0-9._-]+", "-", kind[:80]),
             hidden=draft.hidden,
             vocab=draft.vocab,
             kinds=kinds,
             layers=runs(names),
             norm=draft.norm,
             tied_embeddings=draft.tied,
-            source=where[-400:],
+            source=where[-400:].encode("utf-8", "replace").decode("utf-8"),
             **fields,
         )
     except ValidationError as error:
@@ -214,13 +216,13 @@ def _numbers(top: Keys, text: Keys) -> tuple[str, str]:
     tables = [keys.data.get("quantization_config") for keys in (top, text)]
     table = next((item for item in tables if isinstance(item, dict)), None)
     if table is None:
-        return (found or "bfloat16").removeprefix("torch.")[:40], ""
+        return printable((found or "bfloat16").removeprefix("torch.")), ""
     method = table.get("quant_method")
-    method = method[:40] if isinstance(method, str) else "unnamed"
+    method = printable(method) if isinstance(method, str) else "unnamed"
     top.log.assume(
         f"quantization_config ({method}) changes the stored bytes, not the parameters: these count the unquantized model"
     )
-    return (found or "bfloat16").removeprefix("torch.")[:40], method
+    return printable((found or "bfloat16").removeprefix("torch.")), method
 
 
 def _unread(top: Keys, text: Keys) -> Sequence[str]:
@@ -232,7 +234,7 @@ def _unread(top: Keys, text: Keys) -> Sequence[str]:
             if keys.data[key] in (None, False, 0, "", [], {}):
                 continue  # says that something is absent, as it is in what was read
             if any(key.endswith(part) for part in OTHER_PARTS):
-                names.append(f"{path}{key[:60]}: its parameters are not counted")
+                names.append(f"{path}{printable(key, 60)}: its parameters are not counted")
             elif not HARMLESS.match(key) and f"{path}{key}" not in ("vision_config", "text_config", "block_configs"):
-                names.append(f"{path}{key[:60]}")
+                names.append(f"{path}{printable(key, 60)}")
     return names[:40]

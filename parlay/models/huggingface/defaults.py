@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from parlay.models.huggingface.reader import Keys, Log
+from parlay.models.huggingface.reader import Keys, Log, printable
 
 BY_HAND: dict[str, dict[str, Any]] = {
     # tiiuae and mosaicml files carry all sizes; these classes default to untied embeddings unless noted.
@@ -49,5 +49,5 @@ def keys_for(kind: str, data: Mapping[str, Any], where: str, log: Log, *, path: 
     """Return the keys of a table that the class of `kind` reads."""
     entry = table()["classes"].get(SAME_AS.get(kind, kind), {})
     defaults = {**entry.get("defaults", {}), **BY_HAND.get(kind, {})}
-    reader = f"the {kind} class" if kind else "this model"
+    reader = f"the {printable(kind)} class" if kind else "this model"
     return Keys(data, where, log, reader=reader, defaults=defaults, names=entry.get("names", {}), path=path)

@@ -49,6 +49,8 @@ def granite_shared(keys: Keys, count: int) -> list[FeedForward]:
     shared = keys.optional("shared_intermediate_size", low=0) or 0
     experts = keys.integer("num_local_experts", low=0)
     if not experts:
+        if not shared:
+            raise keys.error("shared_intermediate_size", "must be at least 1 in a model without experts")
         return [dense(keys, shared)] * count
     return [moe(keys, experts, keys.integer("intermediate_size"), shared_width=shared)] * count
 
@@ -86,6 +88,16 @@ def deepseek(keys: Keys, count: int, *, correction: bool = True) -> list[FeedFor
     correction = correction and method in (None, "noaux_tc")
     routed = moe(keys, number, width, shared_width=shared * width, score_correction=correction)
     return [routed if yes else plain or routed for yes in routes]
+
+
+def first_dense(keys: Keys, count: int) -> list[FeedForward]:
+    """As `deepseek`, with exactly the first layer dense unless mlp_layer_types says otherwise (GLM-4.7-Flash)."""
+    if keys.words("mlp_layer_types", count) is None:
+        keys.defaults = {**keys.defaults, "first_k_dense_replace": 1}
+        if keys.has("first_k_dense_replace") and keys.optional("first_k_dense_replace", low=0) != 1:
+            keys.log.ignore("first_k_dense_replace: this class keeps exactly the first layer dense")
+        keys.data = {key: value for key, value in keys.data.items() if key != "first_k_dense_replace"}
+    return deepseek(keys, count)
 
 
 def deepseek_plain(keys: Keys, count: int) -> list[FeedForward]:

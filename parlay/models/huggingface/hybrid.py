@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from parlay.models.huggingface import experts as routing
 from parlay.models.huggingface.latent import latent_attention
-from parlay.models.huggingface.reader import MAX_LAYERS, MISSING, Keys
+from parlay.models.huggingface.reader import MAX_LAYERS, MISSING, Keys, printable
 from parlay.models.huggingface.shapes import NO_MLP, Draft, activation, dense, heads_of, layer, layer_count
 from parlay.models.huggingface.transformer import predict_more
 from parlay.models.spec import (
@@ -47,13 +47,16 @@ def kinds_of(keys: Keys, name: str, given: list[str]) -> list[str]:
     """Return layer kinds in our words, or raise on a word that no class knows."""
     unknown = next((word for word in given if word not in WORDS), None)
     if unknown is not None:
-        raise keys.error(name, f"holds '{unknown[:40]}', which is none of {', '.join(WORDS)}")
+        raise keys.error(name, f"holds '{printable(unknown)}', which is none of {', '.join(WORDS)}")
     return [WORDS[word] for word in given]
 
 
-def finish(keys: Keys, hidden: int, layers: list[LayerKind]) -> Draft:
-    """Return the draft of a hybrid."""
-    draft = Draft(hidden, keys.integer("vocab_size"), layers, tied=keys.flag("tie_word_embeddings"))
+def finish(keys: Keys, hidden: int, layers: list[LayerKind], *, ties: bool = True) -> Draft:
+    """Return the draft of a hybrid; `ties` is False for a class that keeps two tables whatever the file says."""
+    tied = keys.flag("tie_word_embeddings")
+    if tied and not ties:
+        keys.log.ignore("tie_word_embeddings: the class keeps an output matrix of its own")
+    draft = Draft(hidden, keys.integer("vocab_size"), layers, tied=tied and ties)
     draft.fields["max_positions"] = keys.optional("max_position_embeddings")
     return draft
 
@@ -80,7 +83,7 @@ def nemotron_h(keys: Keys) -> Draft:
     """Nemotron-H and Nemotron-3: each layer is one thing only, Mamba-2, attention, experts or MLP, behind one norm."""
     hidden, kinds = keys.integer("hidden_size"), _pattern(keys)
     parts = {kind: _nemotron_part(keys, hidden, kind) for kind in set(kinds)}
-    draft = finish(keys, hidden, [parts[kind] for kind in kinds])
+    draft = finish(keys, hidden, [parts[kind] for kind in kinds], ties=False)
     draft.mtp_layers = keys.optional("num_nextn_predict_layers", low=0, high=64) or 0
     if draft.mtp_layers:
         draft.mtp = _nemotron_mtp(keys, hidden)
@@ -313,7 +316,8 @@ def kimi_linear(keys: Keys) -> Draft:
     if not keys.has("first_k_dense_replace"):
         keys.defaults = {**keys.defaults, "first_k_dense_replace": 1}
     mlps = routing.deepseek(keys, count)
-    return finish(keys, hidden, [layer(latent if yes else delta, mlp) for yes, mlp in zip(full, mlps, strict=True)])
+    layers = [layer(latent if yes else delta, mlp) for yes, mlp in zip(full, mlps, strict=True)]
+    return finish(keys, hidden, layers, ties=False)
 
 
 BUILDERS: dict[str, Callable[[Keys], Draft]] = {

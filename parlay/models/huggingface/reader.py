@@ -229,6 +229,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 44 else text[:40] + "..."
 
 
+def printable(text: str, most: int = 40) -> str:
+    """Return a word of the file for a message: short, and without characters that a terminal cannot show."""
+    return "".join(mark if mark.isprintable() else "?" for mark in text[:most])
+
+
 def parse(text: str, where: str, log: Log) -> dict[str, Any]:
     """Return the top table of a JSON text; a key given twice keeps its last value and is noted."""
     if len(text) > MAX_BYTES:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from parlay.models.huggingface.reader import MAX_LAYERS, Keys
+from parlay.models.huggingface.reader import MAX_LAYERS, Keys, printable
 from parlay.models.spec import DenseMlp, FeedForward, GroupedAttention, LayerKind, Mixer, MoeMlp, NoMlp, Norm, Run
 
 Activation = Literal["silu", "gelu", "relu", "relu2"]
@@ -46,12 +46,12 @@ def layer_count(keys: Keys) -> int:
 
 def activation(keys: Keys, fallback: Activation = "silu", name: str = "hidden_act") -> Activation:
     """Return the activation's kind; variants of GELU count as one."""
-    word = keys.text(name)
-    if word is None:
+    text = keys.text(name)
+    if text is None:
         return fallback
-    known = _ACTIVATIONS.get(word.lower(), "gelu" if "gelu" in word.lower() else None)
+    known = _ACTIVATIONS.get(text.lower(), "gelu" if "gelu" in text.lower() else None)
     if known is None:
-        keys.log.assume(f"activation '{word[:40]}' is priced as {fallback}")
+        keys.log.assume(f"activation '{printable(text)}' is priced as {fallback}")
     return known or fallback
 
 
@@ -60,7 +60,8 @@ def heads_of(keys: Keys, hidden: int, *, own_head_dim: bool = True) -> tuple[int
     heads = keys.integer("num_attention_heads")
     kv = keys.optional("num_key_value_heads") or heads
     if heads % kv:
-        raise keys.error("num_key_value_heads", f"must divide num_attention_heads ({heads}), got {kv}")
+        given = f"got {kv}" if keys.has("num_key_value_heads") else f"and the default of {keys.reader}, {kv}, does not"
+        raise keys.error("num_key_value_heads", f"must divide num_attention_heads ({heads}), {given}")
     return heads, kv, head_dim_of(keys, hidden, heads, own_head_dim=own_head_dim)
 
 

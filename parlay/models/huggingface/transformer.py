@@ -26,7 +26,7 @@ from parlay.models.huggingface.shapes import (
     switched_window,
     windows_by_type,
 )
-from parlay.models.spec import FeedForward, GroupedAttention, LayerKind, Norm
+from parlay.models.spec import FeedForward, GroupedAttention, LayerKind, MoeMlp, Norm
 
 Switch = bool | str  # fixed by the class, or the name of a key
 
@@ -122,6 +122,7 @@ RECIPES: dict[str, Recipe] = {
     "qwen3_moe": replace(QWEN3, windows=switched_window, experts=routing.qwen),
     "glm": GLM,
     "glm4": replace(GLM, norms=4),
+    "glm4v_text": Recipe(qkv_bias=True, norms=4, own_head_dim=False),
     "glm4_moe": replace(GLM, qk_norm="head", qk_norm_key="use_qk_norm", experts=routing.deepseek),
     "gpt_oss": replace(ATTENTION_BIAS, sinks=True, windows=every(2), experts=routing.gpt_oss),
     "gemma": replace(ATTENTION_BIAS, activation="gelu"),
@@ -167,7 +168,7 @@ RECIPES: dict[str, Recipe] = {
     "granitemoeshared": replace(ATTENTION_BIAS, experts=routing.granite_shared),
     "smollm3": replace(LLAMA, windows=_smollm_windows),
     "ernie4_5": Recipe(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
-    "ernie4_5_moe": Recipe(qkv_bias="use_bias", out_bias="use_bias", experts=routing.ernie),
+    "ernie4_5_moe": Recipe(qkv_bias="use_bias", out_bias="use_bias", head_bias="use_bias", experts=routing.ernie),
     "hunyuan_v1_dense": QWEN3,
     "hunyuan_v1_moe": replace(QWEN3, experts=routing.hunyuan),
     "seed_oss": Recipe(qkv_bias="attention_bias", out_bias="attention_out_bias", mlp_bias="mlp_bias"),
@@ -215,8 +216,8 @@ def build(keys: Keys, recipe: Recipe) -> Draft:
     mixers = attentions(keys, recipe, hidden, count)
     mlps = feed_forwards(keys, recipe, count)
     extras = [recipe.extra] * count
-    if recipe.experts is routing.ernie:  # its correction per expert is a parameter, not a buffer
-        extras = [mlp.experts if mlp.kind == "moe" else 0 for mlp in mlps]
+    if recipe.experts is routing.ernie:
+        extras = [_ernie_extra(mlp, hidden, keys.flag("use_bias")) for mlp in mlps]
     norms = 1 if recipe.parallel_key and keys.flag(recipe.parallel_key) else recipe.norms
     layers = [layer(mixer, mlp, norms, extra) for mixer, mlp, extra in zip(mixers, mlps, extras, strict=True)]
     draft = Draft(hidden, keys.integer("vocab_size"), layers, norm=recipe.norm, tied=keys.flag("tie_word_embeddings"))
@@ -224,6 +225,13 @@ def build(keys: Keys, recipe: Recipe) -> Draft:
     draft.fields["max_positions"] = keys.optional("max_position_embeddings")
     predict_more(keys, draft, layers[-1])
     return draft
+
+
+def _ernie_extra(mlp: FeedForward, hidden: int, bias: bool) -> int:
+    """ERNIE's correction per expert, a parameter there, and the biases of its shared experts."""
+    if not isinstance(mlp, MoeMlp):
+        return 0
+    return mlp.experts + (2 * mlp.shared_width + hidden if bias and mlp.shared_width else 0)
 
 
 def predict_more(keys: Keys, draft: Draft, kind: LayerKind) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from parlay.models.huggingface import experts as routing
 from parlay.models.huggingface.latent import latent_attention
-from parlay.models.huggingface.reader import Keys
+from parlay.models.huggingface.reader import Keys, printable
 from parlay.models.huggingface.shapes import (
     Draft,
     activation,
@@ -31,15 +31,32 @@ UNREADABLE = {  # keys of layers that no standard part describes
     "linear_num_value_heads": "a hybrid with linear attention",
     "linear_attn_config": "a hybrid with linear attention",
     "attn_type_list": "a hybrid with linear attention",
+    "conv_L_cache": "a hybrid with short convolutions",
+    "cross_attention_layers": "a model with cross-attention layers",
+    "hc_mult": "a model of several residual streams",
+    "altup_num_inputs": "a model of several residual streams",
+    "hidden_size_per_layer_input": "a model with an embedding in every layer",
+    "o_lora_rank": "a model whose attention has an output of low rank",
+    "compress_rates": "a model of compressed attention",
+    "zero_expert_num": "a model with experts that do nothing",
+    "num_memory_blocks": "a model whose layers share parameters",
+    "num_hidden_groups": "a model whose layers share parameters",
 }
+WINDOWS = ("full_attention", "sliding_attention")  # the only kinds of layer that a standard decoder has
 
 
 def build(keys: Keys, kind: str) -> Draft:
     """Return a model read as a decoder of Llama's pattern, or raise on a key that says it is something else."""
     for name, what in UNREADABLE.items():
         if keys.data.get(name) not in (None, False, [], {}):
-            raise keys.error(name, f"says that '{kind[:40]}' is {what}, of an architecture that is not known")
-    keys.log.assume(f"model_type '{kind[:40]}' is not known: read as a decoder with RMS norms, two in each layer")
+            raise keys.error(name, f"says that '{printable(kind)}' is {what}, of an architecture that is not known")
+    other = next((word for word in keys.words("layer_types") or [] if word not in WINDOWS), None)
+    if other is not None:
+        message = f"holds '{printable(other)}', a kind of layer of an architecture that is not known"
+        raise keys.error("layer_types", message)
+    if keys.data.get("v_head_dim") is not None and not keys.has("kv_lora_rank"):
+        raise keys.error("v_head_dim", "differs from head_dim only in attentions that are not known")
+    keys.log.assume(f"model_type '{printable(kind)}' is not known: read as a decoder with RMS norms, two in each layer")
     count, hidden = layer_count(keys), keys.integer("hidden_size")
     mixers = _mixers(keys, hidden, count)
     layers = [layer(mixer, mlp) for mixer, mlp in zip(mixers, _mlps(keys, count), strict=True)]
@@ -78,7 +95,7 @@ def _mixers(keys: Keys, hidden: int, count: int) -> list[Mixer]:
 
 def _mlps(keys: Keys, count: int) -> list[FeedForward]:
     if keys.has("num_experts"):
-        if keys.has("first_k_dense_replace") or keys.has("n_shared_experts") or keys.has("n_routed_experts"):
+        if any(name in keys.data for name in ("first_k_dense_replace", "n_shared_experts", "n_routed_experts")):
             keys.log.assume("layers route as in DeepSeek's classes: the first first_k_dense_replace are dense")
             if not keys.has("moe_intermediate_size"):
                 return [routing.moe(keys, keys.integer("num_experts"), keys.integer("intermediate_size"))] * count

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from parlay.models.huggingface.reader import Keys
+from parlay.models.huggingface.reader import MISSING, Keys
 
 MAX_WIDTH = 1 << 16  # no tower is wider, taller or deeper; keeps the count below what a specification holds
 MAX_DEPTH = 1 << 10
@@ -45,8 +45,11 @@ def size(keys: Keys, name: str, *names: str) -> int:
 def side(keys: Keys, name: str) -> int:
     """Return a size that may be given for both directions, [h, w] with h = w."""
     value = keys.find(name)[1]
+    default = keys.default(name)
+    if value is MISSING and isinstance(default, list):
+        value = default
     if isinstance(value, list):
-        sides = keys.integers(name) or []
+        sides = value if value is default else keys.integers(name) or []
         if len(sides) != 2 or sides[0] != sides[1] or not 1 <= sides[0] <= MAX_WIDTH:
             raise keys.error(name, "must be one size, or two equal ones")
         return sides[0]
@@ -126,16 +129,22 @@ def qwen2_5_vl(keys: Keys) -> int:
     return linear(_pixels(keys), h, False) + n * layer + _qwen_merger(keys, h, size(keys, "out_hidden_size"), norm(h, False))
 
 
-def qwen3_vl(keys: Keys) -> int:
-    """Qwen3-VL and Qwen3.5: learned positions, and one more merger for each layer that feeds the text model (deepstack)."""
+def qwen3_5(keys: Keys) -> int:
+    """Qwen3.5: learned positions, a merger, and no deepstack."""
     h, n = size(keys, "hidden_size"), size(keys, "depth")
-    out, merge = size(keys, "out_hidden_size"), size(keys, "spatial_merge_size") ** 2
+    keys.find("deepstack_visual_indexes")
     embed = linear(_pixels(keys), h) + size(keys, "num_position_embeddings") * h
+    return embed + n * block(h, size(keys, "intermediate_size")) + _qwen_merger(keys, h, size(keys, "out_hidden_size"), norm(h))
+
+
+def qwen3_vl(keys: Keys) -> int:
+    """Qwen3-VL: as Qwen3.5's, and one more merger for each layer that feeds the text model (deepstack)."""
+    h, out = size(keys, "hidden_size"), size(keys, "out_hidden_size")
+    merge = size(keys, "spatial_merge_size") ** 2
     given = keys.integers("deepstack_visual_indexes")
     default = keys.default("deepstack_visual_indexes")
     deep = len(given) if given is not None else len(default) if isinstance(default, list) else 0
-    mergers = _qwen_merger(keys, h, out, norm(h)) + deep * _qwen_merger(keys, h, out, norm(h * merge))
-    return embed + n * block(h, size(keys, "intermediate_size")) + mergers
+    return qwen3_5(keys) + deep * _qwen_merger(keys, h, out, norm(h * merge))
 
 
 def _pixels(keys: Keys) -> int:
@@ -183,7 +192,7 @@ def with_newline(top: Keys, vision: Keys, text: int) -> int:
 
 def one_linear(top: Keys, vision: Keys, text: int) -> int:
     """PaliGemma's projector: one linear map."""
-    return linear(size(vision, "hidden_size"), size(vision, "projection_dim"))
+    return linear(size(vision, "hidden_size"), size(top, "projection_dim"))
 
 
 def gemma3_projector(top: Keys, vision: Keys, text: int) -> int:
@@ -228,10 +237,13 @@ def connector(top: Keys, vision: Keys, text: int) -> int:
 
 def kimi_projector(top: Keys, vision: Keys, text: int) -> int:
     """Kimi's projector: a norm, then two linear maps on merged patches."""
-    hidden = size(vision, "hidden_size", "vt_hidden_size", "mm_hidden_size")
-    kernel = vision.integers("merge_kernel_size") or [2, 2]
-    wide = hidden * math.prod(kernel[:2])
-    return norm(hidden) + linear(wide, wide) + linear(wide, text)
+    hidden = size(vision, "hidden_size", "vt_hidden_size")
+    normed = size(vision, "mm_hidden_size") if vision.has("mm_hidden_size") else size(top, "projection_hidden_size")
+    kernel = vision.integers("merge_kernel_size", 2) or [2, 2]
+    if max(kernel) > MAX_WIDTH:
+        raise vision.error("merge_kernel_size", f"must hold two numbers up to {MAX_WIDTH}")
+    wide = hidden * math.prod(kernel)
+    return norm(normed) + linear(wide, wide) + linear(wide, text)
 
 
 def cohere_projector(top: Keys, vision: Keys, text: int) -> int:

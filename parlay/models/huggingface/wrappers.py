@@ -7,7 +7,7 @@ from typing import Literal
 
 from parlay.models.huggingface import vision
 from parlay.models.huggingface.defaults import keys_for
-from parlay.models.huggingface.reader import MISSING, Keys
+from parlay.models.huggingface.reader import MISSING, Keys, printable
 
 TEXT_TABLES = ("text_config", "llm_config", "language_config", "thinker_config")
 
@@ -28,8 +28,8 @@ WRAPPERS: dict[str, Wrapper] = {
     "qwen2_5_vl": Wrapper("qwen2_5_vl_text", vision.nothing, vision.qwen2_5_vl, tie="either"),
     "qwen3_vl": Wrapper("qwen3_vl_text", vision.nothing, vision.qwen3_vl),
     "qwen3_vl_moe": Wrapper("qwen3_vl_moe_text", vision.nothing, vision.qwen3_vl),
-    "qwen3_5": Wrapper("qwen3_5_text", vision.nothing, vision.qwen3_vl),
-    "qwen3_5_moe": Wrapper("qwen3_5_moe_text", vision.nothing, vision.qwen3_vl),
+    "qwen3_5": Wrapper("qwen3_5_text", vision.nothing, vision.qwen3_5),
+    "qwen3_5_moe": Wrapper("qwen3_5_moe_text", vision.nothing, vision.qwen3_5),
     "gemma3": Wrapper("gemma3_text", vision.gemma3_projector, tower_type="siglip_vision_model"),
     "llava": Wrapper("llama", vision.two_linear, tower_type="clip_vision_model", tie="either"),
     "llava_next": Wrapper("llama", vision.with_newline, tower_type="clip_vision_model"),
@@ -61,7 +61,7 @@ def text_keys(top: Keys, kind: str) -> Keys | None:
     if top.has("hidden_size") or top.has("num_hidden_layers"):
         return keys_for(wrapper.text, top.data, top.where, top.log)  # text keys lie flat beside vision_config
     top.log.assume(f"text_config is not in the file: the class's default model ({wrapper.text})")
-    return keys_for(wrapper.text, {}, top.where, top.log, path="text_config.")
+    return keys_for(f"{kind}.text_config", {}, top.where, top.log, path="text_config.")
 
 
 def vision_parameters(top: Keys, kind: str, text_hidden: int) -> int:
@@ -77,7 +77,7 @@ def vision_parameters(top: Keys, kind: str, text_hidden: int) -> int:
     inner = given if isinstance(given, str) and given in vision.TOWERS else wrapper.tower_type
     tower = wrapper.tower or vision.TOWERS[inner]
     if wrapper.tower is None and isinstance(given, str) and given not in vision.TOWERS:
-        top.log.ignore(f"vision_config: tower '{given[:40]}' is not known and not counted")
+        top.log.ignore(f"vision_config: tower '{printable(given)}' is not known and not counted")
         for key in data:
             top.log.read.add(f"vision_config.{key}")
         return 0
