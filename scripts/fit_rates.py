@@ -42,8 +42,8 @@ LINKS = {"a100-sxm": 300e9, "h100-sxm": 450e9, "h200-sxm": 450e9, "l40s": 31e9} 
 )  # one direction of the scale-up port that the collectives ran over
 TABLE_SOURCE = "ai-dynamo/aiconfigurator 095f58a51 (Apache-2.0)"
 DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp4": "nvfp4"}  # catalog dtype: name in the tables
-GRID_M = (64, 256, 1024, 2048, 4096, 8192, 32768)
-GRID_NK = (64, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
+GRID_M = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+GRID_NK = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
 NODE_REACH = 0.35  # octaves on each axis that count as around a node
 # The GB200 of the tables drops from 1770 to 1100 TFLOP/s where a kernel lasts longer than this: its power limit, not the
 # product. Others keep their rate, so only its longer rows are left out (the clock is counted apart).
@@ -145,7 +145,7 @@ def fit_product(tables: Path, prefix: str, dtype: str, device, sample: list, bas
     if quantised:
         out["note"] = "without the quantisation of the activations, which the table times too"
         return out
-    grid = residual_grid(m, n, k, np.log(t / found.seconds(m, n, k)))
+    grid = residual_grid(m, n, k, np.log(t / found.seconds(m, n, k)), found)
     out["residuals"] = {axis: list(values) for axis, values in zip("mnk", grid[:3])} | {"per_mille": grid[3].ravel().tolist()}
     residuals = Residuals.of(*grid[:3], grid[3] / 1000.0)
     far = [~np.any(np.abs(np.log2(x)[:, None] - np.log2(nodes)) <= NODE_REACH, axis=1) for x, nodes in zip((m, n, k), grid[:3])]
@@ -156,7 +156,7 @@ def fit_product(tables: Path, prefix: str, dtype: str, device, sample: list, bas
     return out
 
 
-def residual_grid(m, n, k, r):
+def residual_grid(m, n, k, r, formula: Product):
     """Return axes and per-mille log residuals at each node: the median of the measured shapes around it.
 
     One shape may have drawn a bad kernel; its neighbours say what that region runs at.
@@ -179,7 +179,18 @@ def residual_grid(m, n, k, r):
         for i in range(len(ms)):
             hole = np.isnan(grid[i])
             grid[i][hole] = grid[i - 1][hole] if i else 0.0
-    return ms, ns, ns, np.round(1000 * np.clip(grid, -RESIDUAL_BOUND, RESIDUAL_BOUND)).astype(int)
+    plain = np.log(formula.seconds(*np.meshgrid(ms, ns, ns, indexing="ij")))
+    grid = monotone(plain + np.clip(grid, -RESIDUAL_BOUND, RESIDUAL_BOUND)) - plain
+    return ms, ns, ns, np.round(1000 * grid).astype(int)
+
+
+def monotone(logs: np.ndarray) -> np.ndarray:
+    """Return the mean of the least non-decreasing array above and the greatest below: no larger product is faster."""
+    above, below = logs.copy(), logs.copy()
+    for axis in range(logs.ndim):
+        above = np.maximum.accumulate(above, axis)
+        below = np.flip(np.minimum.accumulate(np.flip(below, axis), axis), axis)
+    return (above + below) / 2
 
 
 def take(sample: list, device: str, kind: str, columns: dict, t, held, count: int) -> None:

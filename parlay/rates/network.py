@@ -89,7 +89,7 @@ class Fabric:
             return np.full(d.shape, self.base_s + self.tree_hop_s)
         tree = np.ceil(np.log2(d)) * self.tree_hop_s
         if op == "all_reduce":
-            return real(self.base_s + np.minimum(2.0 * tree, 2.0 * (d - 1.0) * self.ring_hop_s))
+            return real(self.base_s + 2.0 * tree)
         if op == "all_to_all":
             return real(self.base_s + self.tree_hop_s + (d - 1.0) * self.ring_hop_s / 2.0)  # sends overlap two by two
         return real(self.base_s + (d - 1.0) * self.ring_hop_s)

@@ -19,7 +19,15 @@ DEVICES = {  # id: architecture, capability, HBM GB, HBM bytes/s, bf16, fp8, fp4
 KIND = {"l40s": "pcie", "mi300x": "xgmi"}
 
 
-def build(device: str = "h100-sxm-80", *, per_node: int = 8, domain: int = 8, nics: int = 8, nic: float = 50e9) -> Cluster:
+def build(
+    device: str = "h100-sxm-80",
+    *,
+    per_node: int = 8,
+    domain: int = 8,
+    nics: int = 8,
+    nic: float = 50e9,
+    nic_kind: str = "infiniband",
+) -> Cluster:
     architecture, capability, size, hbm, bf16, fp8, fp4, host, link = DEVICES[device]
     peaks = {"bf16": bf16, "fp16": bf16, "fp8": fp8, "fp4": fp4}
     return Cluster.model_validate(
@@ -45,7 +53,7 @@ def build(device: str = "h100-sxm-80", *, per_node: int = 8, domain: int = 8, ni
             },
             "nics_per_node": nics,
             "nic_link": {
-                "id": "out", "name": "out", "kind": "infiniband", "bytes_per_s": nic, "per": "nic", "latency_s": 2e-6,
+                "id": "out", "name": "out", "kind": nic_kind, "bytes_per_s": nic, "per": "nic", "latency_s": 2e-6,
             },
         }
     )  # fmt: skip

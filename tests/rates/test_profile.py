@@ -1,0 +1,254 @@
+"""Shipped profiles: held-out points, physical bounds, relatives, labels, what a training load costs."""
+
+import csv
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parlay.hardware.load import load_cluster, load_device
+from parlay.rates.choose import rates_for
+from parlay.rates.interface import Group
+from parlay.rates.profile import FOLDER, KNOWN, clock_factor, load_profile, profile_of, profile_rates
+
+CLUSTERS = {
+    "a100-sxm": "dgx-a100", "h100-sxm": "dgx-h100", "h200-sxm": "dgx-h200", "b200": "dgx-b200", "b300": "dgx-b300",
+    "gb200": "gb200-nvl72", "gb300": "gb300-nvl72", "l40s": "l40s-pcie-8",
+}  # fmt: skip
+SAMPLE = Path(__file__).parent / "data" / "measured-sample.csv"
+
+
+def rates_of(device, **options):
+    return profile_rates(load_cluster(CLUSTERS[device]), **options)
+
+
+def sample():
+    """Return held-out measured points by device and kind: arguments and seconds."""
+    out = defaultdict(list)
+    with SAMPLE.open(newline="") as file:
+        for row in csv.DictReader(file):
+            arguments = dict(pair.split("=") for pair in row["arguments"].split(";"))
+            out[row["device"], row["kind"]].append((arguments, float(row["seconds"])))
+    return out
+
+
+MEASURED = sample()
+
+
+@pytest.mark.parametrize("device", KNOWN)
+def test_products_reproduce_held_out_points_as_well_as_the_profile_says(device):
+    rates = rates_of(device, sustained=False)
+    stated = load_profile(device)["gemm"]["bf16"]["error"]
+    points = MEASURED[device, "gemm"]
+    errors = []
+    for arguments, seconds in points:
+        m, n, k = (float(arguments[axis]) for axis in "mnk")
+        errors.append(abs(float(rates.gemm(m, n, k, "bf16").seconds) / seconds - 1))
+    assert len(points) >= 15
+    assert np.median(errors) <= 2.5 * stated["median"]  # twenty points of thousands
+    assert max(errors) <= stated["max"] + 0.01
+    assert stated["median"] < 0.10
+
+
+@pytest.mark.parametrize("device", [d for d in KNOWN if d in ("a100-sxm", "h100-sxm", "h200-sxm", "l40s")])
+def test_attention_reproduces_held_out_points_as_well_as_the_profile_says(device):
+    rates = rates_of(device)
+    stated = load_profile(device)["attention"]["forward"]["error_from_4096_tokens"]
+    errors = []
+    for arguments, seconds in MEASURED[device, "attention"]:
+        b, s, h, g, d = (float(arguments[x]) for x in ("batch", "length", "heads", "kv_heads", "dim"))
+        predicted = rates.attention(s, s, h, g, d, d, score_share=0.5, batch=b)
+        errors.append(abs(float(predicted.seconds) / seconds - 1))
+    assert len(errors) >= 10
+    assert np.median(errors) <= 2.5 * stated["median"]
+    assert max(errors) <= stated["max"] + 0.01
+
+
+@pytest.mark.parametrize("device", KNOWN)
+def test_collectives_go_through_measured_points(device):
+    rates = rates_of(device)
+    for arguments, seconds in MEASURED[device, "collective"]:
+        n = np.float64(arguments["ranks"])
+        priced = rates.collective(arguments["op"], float(arguments["bytes"]), Group(np.asarray(n), np.asarray(n)))
+        assert float(priced.seconds) == pytest.approx(seconds, rel=2e-3)
+        assert priced.source == "profile"
+
+
+@pytest.mark.parametrize("device", KNOWN)
+def test_no_rate_exceeds_a_datasheet_peak(device):
+    rates, spec = rates_of(device, sustained=False), load_device(device)
+    size = 2.0 ** np.arange(5, 17)
+    for dtype in rates.products:
+        m, n, k = np.meshgrid(size, size, size)
+        t = rates.gemm(m, n, k, dtype).seconds
+        assert (2.0 * m * n * k / t <= spec.flops_per_s[dtype].value * (1 + 1e-9)).all()
+        assert rates.products[dtype].bytes_per_s <= spec.hbm_bytes_per_s.value
+        assert 0 < rates.products[dtype].fixed_s < 5e-5
+        assert 1.0 <= rates.products[dtype].exponent <= 8.0
+    for kernel in (rates.forward, rates.backward):
+        assert max(kernel.flops_per_s) <= spec.flops_per_s["bf16"].value
+        assert kernel.bytes_per_s <= spec.hbm_bytes_per_s.value
+        assert min(kernel.half_length, kernel.half_rows, kernel.fixed_s) > 0
+    assert all(0 < share <= 1 for share in rates.measured_streams.values())
+    assert 0 < rates.grouped_share <= 1
+
+
+@pytest.mark.parametrize("device", KNOWN)
+def test_twice_the_work_never_takes_less_time(device):
+    rates = rates_of(device)
+    size = 2.0 ** np.arange(7, 17)
+    m, n, k = np.meshgrid(size, size, size, indexing="ij")
+    t = rates.gemm(m, n, k, "bf16").seconds
+    for axis in range(3):
+        ratio = np.delete(t, 0, axis) / np.delete(t, -1, axis)
+        assert ratio.min() > 0.97  # residuals are linear between nodes, the formula is not
+    large = t[5:, 5:, 5:]
+    assert all((np.diff(large, axis=axis) > 0).all() for axis in range(3))
+
+
+@pytest.mark.parametrize("device", KNOWN)
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"])
+def test_a_measured_collective_never_takes_less_for_more_bytes(device, op):
+    rates = rates_of(device)
+    size = np.logspace(1, 10.5, 80)
+    domain = load_cluster(CLUSTERS[device]).scale_up_gpus.value
+    for n in (2.0, 3.0, 4.0, 8.0, 32.0):
+        local = min(n, domain)
+        t = rates.collective(op, size, Group(np.asarray(n), np.asarray(local))).seconds
+        assert (np.diff(t) >= 0).all()
+        assert (t > 0).all()
+
+
+def test_a_training_load_holds_lower_clocks_than_a_burst():
+    """An H100 holds about 600-780 of its 989 TFLOP/s on real data; B200 rows of SimuMax lie near 1,100."""
+    for device, low, high in (("h100-sxm", 580e12, 780e12), ("a100-sxm", 220e12, 275e12), ("b200", 1000e12, 1450e12)):
+        burst, held = (rates_of(device, sustained=s) for s in (False, True))
+        shape = (8192, 12000, 8192, "bf16")  # no shape that a profile knows exactly
+        rate = 2.0 * 8192 * 12000 * 8192 / float(held.gemm(*shape).seconds)
+        assert low < rate < high
+        assert float(held.gemm(*shape).seconds) > float(burst.gemm(*shape).seconds)
+
+
+def test_shapes_that_a_training_stack_measured_are_taken_as_they_are():
+    rates = rates_of("b200")
+    m, n, k, share = load_profile("b200")["points"]["shapes"][100]
+    assert 2.0 * m * n * k / float(rates.gemm(m, n, k, "bf16").seconds) == pytest.approx(share * 2250e12, rel=1e-9)
+    alone, among = rates.gemm(m, n, k, "bf16").seconds, rates.gemm([m, m + 1], n, k, "bf16").seconds
+    assert among[0] == float(alone)
+    assert among[1] != float(alone)
+
+
+def test_backward_attention_of_b200_lies_near_its_measured_rows():
+    """SimuMax, causal: batch 1, efficiency over the whole square of 2250 TFLOP/s (five products)."""
+    rows = [(4096, 64, 8, 128, 128, 0.7294), (32768, 16, 2, 128, 128, 0.87171), (4096, 128, 128, 192, 128, 0.64255)]
+    for s, h, g, dk, dv, share in rows:
+        measured = 5.0 * s * s * h * (dk + dv) / (share * 2250e12)
+        priced = rates_of("b200").attention(s, s, h, g, dk, dv, score_share=0.5, backward=True)
+        assert float(priced.seconds) == pytest.approx(measured, rel=0.12)
+        assert priced.source == "profile"
+
+
+def test_devices_without_a_table_scale_from_their_nearest_relative():
+    assert profile_of(load_device("h20")) in ("h100-sxm", "h200-sxm")
+    assert profile_of(load_device("a800-sxm")) == "a100-sxm"
+    assert profile_of(load_device("l4")) == "l40s"
+    assert profile_of(load_device("mi300x")) is None
+    rates = rates_for(load_cluster("hgx-h20"))
+    assert "scaled to h20" in rates.name
+    assert rates.gemm(4096, 4096, 4096, "bf16").source == "datasheet"
+    assert rates.describe()["gemm"].startswith("scaled from h")
+    assert 2.0 * 4096**3 / float(rates.gemm(4096, 4096, 4096, "bf16").seconds) < load_device("h20").flops_per_s["bf16"].value
+
+
+def test_a_relative_with_less_power_per_flop_runs_slower_clocks():
+    data = load_profile("h100-sxm")
+    own = clock_factor(data, load_device("h100-sxm"), "bf16")
+    assert clock_factor(data, load_device("h100-pcie"), "bf16") < own
+    assert clock_factor(data, load_device("h20"), "bf16") == 1.0
+
+
+def test_an_unknown_architecture_falls_back_to_datasheet_defaults(cluster):
+    c = cluster()
+    odd = c.model_copy(update={"device": c.device.model_copy(update={"id": "x1", "architecture": "unheard-of"})})
+    rates = rates_for(odd)
+    assert rates.name == "datasheet:x1"
+    assert rates.gemm(4096, 4096, 4096, "bf16").source == "default"
+
+
+def test_profiles_can_be_refused_and_a_calibration_wins(cluster):
+    c = load_cluster("dgx-h100")
+    assert rates_for(c, profiles=False).name == "datasheet:h100-sxm"
+    other = rates_for(load_cluster("dgx-a100"))
+    assert rates_for(c, calibration=other) is other
+
+
+def test_another_scale_up_link_is_not_priced_by_measured_curves():
+    c = load_cluster("dgx-h100")
+    slower = c.scale_up_link.model_copy(update={"bytes_per_s": c.scale_up_link.bytes_per_s.model_copy(update={"value": 200e9})})
+    rates = profile_rates(c.model_copy(update={"scale_up_link": slower}))
+    eight = Group(np.asarray(8.0), np.asarray(8.0))
+    priced = rates.collective("all_gather", 2.0**30, eight)
+    assert priced.source == "default"
+    assert priced.seconds > rates_of("h100-sxm").collective("all_gather", 2.0**30, eight).seconds * 1.8
+
+
+def test_a_group_that_leaves_the_domain_is_a_default():
+    priced = rates_of("h100-sxm").collective("all_gather", 1e9, Group(np.asarray(16.0), np.asarray(8.0)))
+    assert priced.source == "default"
+
+
+def test_a_rack_prices_more_ranks_than_were_measured():
+    """850 GB/s for an all-reduce over 72 GPUs in the switch, 680 as a ring (NVIDIA GTC25 S72583, by ml-engineering)."""
+    rates = rates_of("gb200")
+    size = 2.0**34
+    n = Group(np.asarray(72.0), np.asarray(72.0))
+    bus = 2 * 71 / 72 * size / float(rates.collective("all_reduce", size, n).seconds)
+    assert bus == pytest.approx(850e9, rel=0.12)
+    ring = 71 / 72 * size / float(rates.collective("all_gather", size, n).seconds)
+    assert ring == pytest.approx(680e9, rel=0.15)
+
+
+def test_describe_names_source_and_residuals():
+    about = rates_of("h100-sxm").describe()
+    assert "aiconfigurator" in about["gemm"]
+    assert "median" in about["gemm"]
+    assert "beyond the scale-up domain: default" in about["collective"]
+    assert about["launch"].startswith("default")
+    assert "MAMF" in about["clock"]
+
+
+def test_known_profiles_are_those_that_are_shipped():
+    assert {p.stem for p in FOLDER.glob("*.json")} == set(KNOWN)
+    for name, (architecture, flops, hbm) in KNOWN.items():
+        device = load_device(name)
+        assert device.architecture == architecture
+        assert device.flops_per_s["bf16"].value == pytest.approx(flops, rel=1e-3)
+        assert device.hbm_bytes_per_s.value == pytest.approx(hbm, rel=0.02)
+        assert load_profile(name)["peak_flops_per_s"]["bf16"] == device.flops_per_s["bf16"].value
+
+
+def test_everything_broadcasts():
+    rates = rates_of("h100-sxm")
+    tokens, heads = np.array([[1024.0], [8192.0]]), np.array([8.0, 16.0, 32.0])
+    assert rates.gemm(tokens, 4096, heads * 128, "bf16").seconds.shape == (2, 3)
+    assert rates.attention(tokens, tokens, heads, 8, 128, 128, score_share=0.5).seconds.shape == (2, 3)
+    assert rates.grouped_gemm(tokens, heads, 4096, 2048, "bf16").seconds.shape == (2, 3)
+    one = float(rates.gemm(8192, 4096, 4096, "bf16").seconds)
+    assert rates.gemm(tokens, 4096, heads * 128, "bf16").seconds[1, 2] == pytest.approx(one)
+
+
+def test_loading_is_quick_and_evaluation_vectorised():
+    c = load_cluster("dgx-b200")
+    best = []
+    for _ in range(3):
+        load_profile.cache_clear()
+        start = time.perf_counter()
+        rates = profile_rates(c)
+        best.append(time.perf_counter() - start)
+    assert min(best) < 0.015
+    m = np.linspace(128, 16384, 100_000)
+    start = time.perf_counter()
+    rates.gemm(m, 4096, 8192, "bf16")
+    assert time.perf_counter() - start < 0.5
