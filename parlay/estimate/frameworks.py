@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parlay.errors import UsageError
+from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
 from parlay.layouts.workload import Workload
@@ -171,7 +172,14 @@ class Settings:
     def optimizer_traffic_bytes(self) -> float:
         """Bytes read and written per owned parameter in a step: gradient read; states read and written; weight written."""
         states = {"adamw": self.moments_bytes, "adamw-8bit": 2.0, "adafactor": 0.0, "muon": 4.0, "sgd": 4.0}[self.optimizer]
-        return self.gradient_bytes + 2.0 * (self.master_bytes + states) + self.weight_bytes
+        each = step_traffic_bytes(
+            1.0,
+            gradient_bytes=self.gradient_bytes,
+            master_bytes=self.master_bytes,
+            moments_bytes=states,
+            weight_bytes=self.weight_bytes,
+        )
+        return float(each)
 
 
 class _Chooser:

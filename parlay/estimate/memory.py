@@ -83,8 +83,10 @@ def memory(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layo
     beyond = outside(model, cluster, layouts, tables)
     tree = total("memory", "device memory", (allocated, reserve, beyond))
 
+    everywhere = bool(stages.exists.all())
+
     def real(value: Array) -> Array:
-        return np.where(stages.exists, value, 0.0)
+        return value if everywhere else np.where(stages.exists, value, 0.0)
 
     return Memory(
         tree=dataclasses.replace(tree, value=real(tree.value)),
@@ -123,7 +125,7 @@ def _activations(
                 * tables.row(t.value)
                 * np.where(t.label == INPUT, 1.0, (1.0 - whole) * tables.row(keep.astype(np.float64))),
                 formula=t.formula,
-                inputs=t.inputs,
+                inputs={k: tables.by_layout(v) for k, v in t.inputs.items()},
             )
             for i, (t, keep) in enumerate(tables.layers[kind].tensors)
             if keep.any()

@@ -91,40 +91,44 @@ def gathered(
     settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, parameters: Array
 ) -> tuple[Array, Array, Array]:
     """Return what ZeRO holds unsharded: always (by layout and stage), and on top in a forward and in a backward pass."""
-    zero = layouts.zero[:, None]
-    nothing: Array = np.zeros((1, 1))
-    always, forward, backward = nothing, nothing, nothing
+    always, forward, backward = (np.zeros(parameters.shape) for _ in range(3))
     if settings.framework == "deepspeed":
-        bucket = np.asarray(
-            buffers.bucket_bytes(parameters, bucket_elements=DEEPSPEED_BUCKET, element_bytes=settings.gradient_bytes)
-        )
-        always = np.where(zero >= 2, bucket, 0.0)
-    if not np.any(layouts.zero >= 3):
-        return always, forward, backward
-    sharded = zero >= 3
-    unit = tables.look(tables.unit_elements)
+        bucket = buffers.bucket_bytes(parameters, bucket_elements=DEEPSPEED_BUCKET, element_bytes=settings.gradient_bytes)
+        always = np.where((layouts.zero >= 2)[:, None], bucket, 0.0)
+    rows = np.flatnonzero(layouts.zero >= 3)
+    if len(rows):
+        shards, _ = shards_of(layouts)
+        unit, piped, mine = tables.look(tables.unit_elements)[rows], (layouts.pp > 1)[rows, None], parameters[rows]
+        root = 2.0 * tables.row(tables.vocab / tables.shard.tp)[rows] * tables.hidden * stages.head[rows]
+        stay, ahead, behind = _sharded(settings, unit, piped, mine, shards[rows], root)
+        always[rows] += stay
+        forward[rows], backward[rows] = ahead, behind
+    return always, forward, backward
+
+
+def _sharded(
+    settings: Settings, unit: Array, piped: NDArray[np.bool_], mine: Array, shards: Array, root: Array
+) -> tuple[Array, Array, Array]:
+    """Return `gathered` for layouts at ZeRO stage 3: `unit` the largest block, `mine` the stage's parameters."""
     if settings.framework == "deepspeed":
-        live = np.asarray(buffers.bucket_bytes(parameters, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0))
-        forward = backward = np.where(sharded, live + 2.0 * unit, 0.0)
-        return always, forward, backward
-    dense_shards, _ = shards_of(layouts)
-    ahead = np.asarray(buffers.unsharded_forward(unit, shards=dense_shards))
+        live = buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit
+        return np.zeros(mine.shape), np.asarray(live), np.asarray(live)
+    ahead = np.asarray(buffers.unsharded_forward(unit, shards=shards))
     behind = np.asarray(buffers.unsharded_backward(unit, reduce_bytes=settings.reduce_bytes))
     if settings.framework == "megatron-core":
-        prefetch = buffers.bucket_bytes(parameters, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
-        queue = buffers.bucket_bytes(
-            parameters, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes
-        )
+        prefetch = buffers.bucket_bytes(mine, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
+        queue = buffers.bucket_bytes(mine, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes)
         ahead, behind = 2.0 * unit + prefetch, 2.0 * unit + prefetch + queue
     reshard = settings.reshard_after_forward
-    stays = sharded & ((layouts.pp > 1)[:, None] if reshard is None else np.asarray(not reshard))
     # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
     # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).
-    whole = 2.0 * parameters + np.where((layouts.pp > 1)[:, None], settings.reduce_bytes * parameters, 0.0)
-    root = 2.0 * tables.row(tables.vocab / tables.shard.tp) * stages.head * tables.hidden
-    always = always + np.where(stays, whole, np.where(sharded, root, 0.0))
-    moving = sharded & ~stays
-    return always, np.where(moving, ahead, 0.0), np.where(moving, behind, np.where(stays, settings.reduce_bytes * unit, 0.0))
+    stays = piped if reshard is None else np.full(piped.shape, not reshard)
+    whole = 2.0 * mine + np.where(piped, settings.reduce_bytes * mine, 0.0)
+    return (
+        np.where(stays, whole, root),
+        np.where(stays, 0.0, ahead),
+        np.where(stays, settings.reduce_bytes * unit, behind),
+    )
 
 
 def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables) -> Term:

@@ -89,8 +89,7 @@ def peak(
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
     output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
     embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
-    moments = np.stack(np.broadcast_arrays(forward, backward, output, step - kept, embedding))
-    event = np.argmax(moments, axis=0)
+    event = _largest((forward, backward, output, step - kept, embedding))
     at = [event == i for i in range(len(EVENTS))]
     left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
     moving = np.where(at[FORWARD], forward_gathered, np.where(at[STEP], 0.0, backward_gathered))
@@ -110,6 +109,17 @@ def peak(
     )  # fmt: skip
     note = "only the largest of these moments counts; the others are 0"
     return Peak(event, left, total("memory.peak", "held at the peak", parts, note=note))
+
+
+def _largest(moments: tuple[Array, ...]) -> NDArray[np.int64]:
+    """Return the index of the largest of several arrays, element by element; the first of equals."""
+    best = np.array(moments[0])
+    event = np.zeros(best.shape, dtype=np.int64)
+    for i, moment in enumerate(moments[1:], start=1):
+        larger = moment > best
+        np.copyto(best, moment, where=larger)
+        np.copyto(event, i, where=larger)
+    return event
 
 
 def _on_device(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: Stages) -> Array:

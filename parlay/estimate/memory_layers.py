@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -62,15 +63,15 @@ class Recorder:
     def add(self, label: str, half: Half, formula: Any, *dropped_by: str, only_with: str | None = None, **inputs: Any) -> None:
         """Record the tensor that `formula` prices with `inputs`."""
         room = formula.__module__.rsplit(".", 1)[1]
-        value = np.broadcast_to(np.asarray(formula(**inputs), dtype=np.float64), self.shard.tp.shape)
+        value = formula(**inputs) + np.zeros_like(self.shard.tp)
         self.found.append(Kept(label, value, half, f"{room}.{formula.__name__}", inputs, frozenset(dropped_by), only_with))
 
-    @property
+    @cached_property
     def rows(self) -> dict[str, Any]:
         """Arguments of tensors of one row a token."""
         return {"tokens": self.shard.tokens, "tensor": self.shard.tp, "sequence_parallel": self.shard.sp.astype(np.float64)}
 
-    @property
+    @cached_property
     def heads(self) -> dict[str, Any]:
         """Arguments of tensors that tensor parallelism splits by heads or width."""
         return {"tokens": self.shard.tokens, "tensor": self.shard.tp}

@@ -7,6 +7,7 @@ Shard; "extra" is over everything the stage keeps, this layer included.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ class _Moments:
         """Bytes of a gradient of an activation."""
         return 4.0 if self.workload.precision == "fp32" else 2.0
 
-    @property
+    @cached_property
     def stream(self) -> Array:
         """One tensor of the residual stream on this rank."""
         s = self.shard
@@ -106,7 +107,7 @@ class _Moments:
             act.token_tensors(s.tokens, self.model.hidden, tensor=s.tp, sequence_parallel=sp, element_bytes=self.element)
         )
 
-    @property
+    @cached_property
     def gathered(self) -> Array:
         """The same tensor gathered over the tensor-parallel ranks; nothing where it is not split."""
         s = self.shard

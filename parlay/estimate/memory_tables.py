@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,11 @@ class Tables:
     def row(self, values: Array) -> Array:
         """Return values by Shard row as a column by layout."""
         return np.asarray(values[self.shard.row_of][:, None])
+
+    def by_layout(self, value: Any) -> Any:
+        """Return an input by layout where it is an array by Shard row; other inputs as they are."""
+        rows = isinstance(value, np.ndarray) and value.shape == self.shard.tp.shape
+        return value[self.shard.row_of] if rows else value
 
     def look(self, table: Array) -> Array:
         """Return a (rows, patterns) table by (layout, stage)."""

@@ -9,12 +9,14 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from parlay.estimate.shard import Shard
 from parlay.models.spec import DenseMlp, GatedDelta, GroupedAttention, LatentAttention, LayerKind, Mamba1, Mamba2, MoeMlp
 
 Array = NDArray[np.float64]
+
+COLUMNS_LIMIT = float(1 << 26)  # no matrix has more columns, so rows x this + columns names a shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,12 +40,18 @@ def matrices(kind: LayerKind, hidden: int, shard: Shard) -> list[Matrix]:
     """Return the weight matrices of one layer of `kind`."""
     h, t = float(hidden), shard.tp
     out: list[Matrix] = []
+    one = np.ones_like(t)
 
     def add(
-        name: str, rows: ArrayLike, columns: ArrayLike, count: ArrayLike = 1.0, *, linear: bool = True, grouped: bool = False
+        name: str,
+        rows: Array | float,
+        columns: Array | float,
+        count: Array | float = 1.0,
+        *,
+        linear: bool = True,
+        grouped: bool = False,
     ) -> None:
-        r, c, n = (np.broadcast_to(np.asarray(x, dtype=np.float64), t.shape) for x in (rows, columns, count))
-        out.append(Matrix(name, r, c, n, linear, grouped))
+        out.append(Matrix(name, one * rows, one * columns, one * count, linear, grouped))
 
     _mixer_matrices(kind, h, t, add)
     m = kind.mlp
@@ -107,11 +115,11 @@ def elements_of(kind: LayerKind, hidden: int, shard: Shard, *, linear_only: bool
 
 
 def distinct_elements(present: list[Matrix]) -> Array:
-    """Return the elements of all distinct shapes among `present`, each shape once (row by row of the Shard)."""
-    total = np.zeros_like(present[0].rows) if present else np.zeros(1)
-    for i, matrix in enumerate(present):
-        seen = np.zeros(matrix.rows.shape, dtype=bool)
-        for other in present[:i]:
-            seen |= (other.rows == matrix.rows) & (other.columns == matrix.columns)
-        total = total + np.where(seen, 0.0, matrix.elements)
-    return total
+    """Return the elements of all distinct shapes among `present` (not empty), each shape once, row by row of the Shard."""
+    keys = np.stack([m.rows * COLUMNS_LIMIT + m.columns for m in present])
+    order = np.argsort(keys, axis=0)
+    keys = np.take_along_axis(keys, order, axis=0)
+    elements = np.take_along_axis(np.stack([m.elements for m in present]), order, axis=0)
+    new = np.ones(keys.shape, dtype=bool)
+    new[1:] = keys[1:] != keys[:-1]
+    return np.asarray(np.sum(np.where(new, elements, 0.0), axis=0))

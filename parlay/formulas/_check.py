@@ -14,6 +14,8 @@ class FormulaDomainError(ValueError):
 
 def real(name: str, value: ArrayLike, *, low: float, high: float = np.inf, open_low: bool = False) -> Real:
     """Return `value` as float64, or raise if any element leaves [low, high] (or (low, high] if `open_low`)."""
+    if type(value) in (int, float) and (low < value if open_low else low <= value) and value <= high:  # type: ignore[operator]
+        return np.float64(value)  # type: ignore[arg-type]  # plain numbers are most arguments; skip the arrays
     x = np.asarray(value, dtype=np.float64)
     inside = (x > low if open_low else x >= low) & (x <= high)
     if not inside.all():

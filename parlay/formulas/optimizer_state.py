@@ -315,6 +315,62 @@ def quantised_copies(
     return k * P * (e + s / B)
 
 
+def step_traffic_bytes(
+    parameters: ArrayLike,
+    *,
+    gradient_bytes: ArrayLike = 4,
+    master_bytes: ArrayLike = 4,
+    moments_bytes: ArrayLike = 8,
+    weight_bytes: ArrayLike = 2,
+) -> Real:
+    r"""Return the bytes an optimizer step reads and writes: gradient read, states read and written, weight written.
+
+    $$ T = P \left( g + 2 (q + o) + w \right) $$
+
+    Parameters
+    ----------
+    parameters : array_like
+        Parameters whose state the GPU owns. [-]
+    gradient_bytes : array_like, default 4
+        Bytes of a gradient. [B]
+    master_bytes : array_like, default 4
+        Bytes of a main weight. [B]
+    moments_bytes : array_like, default 8
+        Bytes of all moments of a parameter. [B]
+    weight_bytes : array_like, default 2
+        Bytes of the weight used in compute. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes moved to and from memory. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    One fused kernel. Gradient norm and clipping read the gradients once or twice more; that is left out.
+
+    Examples
+    --------
+    >>> float(step_traffic_bytes(1e9))
+    30000000000.0
+
+    References
+    ----------
+    .. [1] TransformerEngine d0067d0d, transformer_engine/pytorch/optimizers/fused_adam.py.
+    """
+    P = _check.real("parameters", parameters, low=0)
+    g = _check.real("gradient_bytes", gradient_bytes, low=0)
+    q = _check.real("master_bytes", master_bytes, low=0)
+    o = _check.real("moments_bytes", moments_bytes, low=0)
+    w = _check.real("weight_bytes", weight_bytes, low=0)
+    return P * (g + 2 * (q + o) + w)
+
+
 def zero_infinity_estimate(
     parameters: ArrayLike, largest_layer: ArrayLike, *, shards: ArrayLike, state_bytes: ArrayLike = 18, live_bytes: ArrayLike = 4
 ) -> Real:

@@ -1,0 +1,342 @@
+"""How many parameters a model has, part by part, how each part shards, and the FLOPs of a token.
+
+Parts are named by the rule that shards them: "tp" is cut over the tensor-parallel ranks, "kv" too but never below one
+key/value head a rank (copies beyond), "expert" over expert and expert tensor parallelism, "whole" is on every rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import Literal
+
+from parlay.errors import UnknownNameError
+from parlay.formulas import flops as flops_formulas
+from parlay.formulas import parameters as formula
+from parlay.models.spec import (
+    DenseMlp,
+    GatedDelta,
+    GroupedAttention,
+    LatentAttention,
+    LayerKind,
+    Mamba1,
+    Mamba2,
+    ModelSpec,
+    MoeMlp,
+)
+
+Rule = Literal["tp", "kv", "expert", "whole"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """Parameters of one part of a layer, and the rule that shards them."""
+
+    name: str
+    rule: Rule
+    count: int
+    group: str  # mixer, dense, routed, shared, router, norm, other
+
+
+def norm_parameters(model: ModelSpec, width: int) -> int:
+    """Return the parameters of one norm of `width` channels: a weight, and a bias for LayerNorm."""
+    return {"rmsnorm": 1, "layernorm": 2, "layernorm_no_bias": 1, "nonparametric": 0}[model.norm] * width
+
+
+def layer_parts(model: ModelSpec, kind: LayerKind) -> tuple[Part, ...]:
+    """Return the parts of one layer of `kind`."""
+    parts = [*_mixer(model, kind), *_feed_forward(model, kind)]
+    parts.append(Part("norms", "whole", kind.norms * norm_parameters(model, model.hidden), "norm"))
+    parts.append(Part("other", "whole", kind.extra_parameters, "other"))
+    return tuple(p for p in parts if p.count)
+
+
+def _mixer(model: ModelSpec, kind: LayerKind) -> list[Part]:
+    h, m = model.hidden, kind.mixer
+    if isinstance(m, GroupedAttention):
+        return _grouped(model, m)
+    if isinstance(m, LatentAttention):
+        whole = int(formula.latent_attention_parameters(h, m.heads, m.q_rank or 0, m.kv_rank, m.nope_dim, m.rope_dim, m.v_dim))
+        up = m.heads * (m.nope_dim + m.rope_dim) * (m.q_rank or h) + m.kv_rank * m.heads * (m.nope_dim + m.v_dim)
+        sharded = up + m.heads * m.v_dim * h
+        bias = ((m.q_rank or 0) + m.kv_rank + m.rope_dim + h) if m.bias else 0
+        return [
+            Part("latent down-projections and norms", "whole", whole - sharded + bias, "mixer"),
+            Part("heads", "tp", sharded, "mixer"),
+        ]
+    if isinstance(m, Mamba2):
+        count = int(formula.mamba2_parameters(h, m.heads, m.head_dim, m.groups, m.state, m.conv, int(m.conv_bias)))
+        inner = m.heads * m.head_dim
+        bias = (2 * inner + 2 * m.groups * m.state + m.heads + h) if m.bias else 0
+        return [Part("mamba", "tp", count + bias, "mixer")]
+    if isinstance(m, Mamba1):
+        count = int(formula.mamba1_parameters(h, m.inner, m.state, m.dt_rank, m.conv, int(m.conv_bias)))
+        bias = (2 * m.inner + h) if m.bias else 0
+        return [Part("mamba", "tp", count + bias + (m.dt_rank + 2 * m.state if m.inner_norms else 0), "mixer")]
+    if isinstance(m, GatedDelta):
+        return [Part("gated delta", "tp", _gated_delta(h, m), "mixer")]
+    return []
+
+
+def _gated_delta(h: int, m: GatedDelta) -> int:
+    keys, values = m.key_heads * m.key_dim, m.value_heads * m.value_dim
+    plain = int(formula.gated_delta_parameters(h, keys, values, m.value_heads, m.value_dim, m.conv))
+    if not m.gate_rank:
+        return plain
+    # Kimi Delta Attention: decay per key channel and output gate, each through a low-rank pair; no full-rank gate z.
+    low_rank = 2 * h * m.gate_rank + m.gate_rank * (keys + values)
+    return plain - h * values - h * m.value_heads - m.value_heads + low_rank + keys
+
+
+def _grouped(model: ModelSpec, a: GroupedAttention) -> list[Part]:
+    h, d = model.hidden, a.head_dim
+    q, kv = a.heads * d * (2 if a.output_gate else 1), 2 * a.kv_heads * d
+    weights = int(formula.attention_parameters(h, a.heads, a.kv_heads, d))
+    gate = h * a.heads * d if a.output_gate else 0
+    norm_width = {"none": 0, "head": 2 * d, "full": (a.heads + a.kv_heads) * d}[a.qk_norm]
+    norms = norm_width * (2 if a.qk_norm_bias else 1)
+    return [
+        Part(
+            "queries and output", "tp", weights - h * kv + gate + (q if a.qkv_bias else 0) + (a.heads if a.sinks else 0), "mixer"
+        ),
+        Part("keys and values", "kv", h * kv + (kv if a.qkv_bias else 0), "mixer"),
+        Part("output bias", "whole", h if a.out_bias else 0, "mixer"),
+        Part("q/k norms", "tp" if a.qk_norm == "full" else "whole", norms, "mixer"),
+    ]
+
+
+def _feed_forward(model: ModelSpec, kind: LayerKind) -> list[Part]:
+    h, m = model.hidden, kind.mlp
+    if isinstance(m, DenseMlp):
+        matrices = 3 if m.gated else 2
+        return [
+            Part(
+                "mlp",
+                "tp",
+                int(formula.mlp_parameters(h, m.width, matrices)) + (m.width * (matrices - 1) if m.bias else 0),
+                "dense",
+            ),
+            Part("mlp output bias", "whole", h if m.bias else 0, "dense"),
+        ]
+    if not isinstance(m, MoeMlp):
+        return []
+    matrices = 3 if m.gated else 2
+    wide = m.latent_width or h
+    bias = m.experts * (m.width * (matrices - 1) + wide) if m.bias else 0
+    return [
+        Part("routed experts", "expert", int(formula.expert_parameters(wide, m.width, m.experts, matrices)) + bias, "routed"),
+        Part("shared experts", "tp", int(formula.mlp_parameters(h, m.shared_width, matrices)) if m.shared_width else 0, "shared"),
+        Part("shared gate", "whole", h if m.shared_gate else 0, "shared"),
+        Part("latent projections", "whole", 2 * h * m.latent_width if m.latent_width else 0, "shared"),
+        # A score correction is a buffer, not a parameter, in the published implementation, and is left out.
+        Part("router", "whole", h * m.experts + (m.experts if m.router_bias else 0), "router"),
+    ]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """Parameters of a model by part; `layers` maps a layer kind to (layers of it, parameters of one)."""
+
+    embedding: int
+    positions: int
+    embedding_norm: int
+    head: int
+    final_norm: int
+    layers: dict[str, tuple[int, int]]
+    groups: dict[str, int]  # mixer, dense, routed, shared, router, norm, other: all layers together
+    other: int
+    vision: int
+    mtp: int
+    routed: int
+    active_routed: int
+
+    @property
+    def total(self) -> int:
+        """All parameters of the model, multi-token-prediction modules left out as publishers do."""
+        outside = self.embedding + self.positions + self.embedding_norm + self.head + self.final_norm + self.other + self.vision
+        return outside + sum(count * each for count, each in self.layers.values())
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token meets: all but the experts it is not routed to, input embedding included."""
+        return self.total - self.routed + self.active_routed
+
+    @property
+    def active_without_embedding(self) -> int:
+        """As `active` without the input embedding, where the head does not share it."""
+        return self.active - (self.embedding if self.head else 0)
+
+
+@lru_cache(maxsize=256)
+def parameters(model: ModelSpec) -> ParameterCounts:
+    """Return the parameters of `model`, exact to the published implementation."""
+    parts = {name: layer_parts(model, kind) for name, kind in model.kinds.items()}
+    names = model.layer_names()
+    counts = {name: names.count(name) for name in model.kinds}
+    groups: dict[str, int] = {}
+    routed = active = 0
+    for name, found in parts.items():
+        mlp = model.kinds[name].mlp
+        for part in found:
+            groups[part.group] = groups.get(part.group, 0) + counts[name] * part.count
+            if part.group == "routed" and isinstance(mlp, MoeMlp):
+                routed += counts[name] * part.count
+                active += counts[name] * (part.count // mlp.experts * mlp.top_k)
+    each = {name: sum(p.count for p in found) for name, found in parts.items()}
+    table = model.embedding_projection or model.hidden
+    projections = 2 * model.hidden * table if model.embedding_projection else 0
+    return ParameterCounts(
+        embedding=model.vocab * table,
+        positions=model.position_embeddings * model.hidden,
+        embedding_norm=norm_parameters(model, model.hidden) if model.embedding_norm else 0,
+        head=(0 if model.tied_embeddings else model.vocab * table) + (model.vocab if model.head_bias else 0),
+        final_norm=norm_parameters(model, model.hidden) if model.final_norm else 0,
+        layers={name: (counts[name], each[name]) for name in model.kinds if counts[name]},
+        groups=groups,
+        other=model.extra_parameters + projections,
+        vision=model.vision_parameters,
+        mtp=model.mtp_layers * (each[model.mtp_kind] + mtp_extra(model)) if model.mtp_kind else 0,
+        routed=routed,
+        active_routed=active,
+    )
+
+
+def mtp_extra(model: ModelSpec) -> int:
+    """Return what a multi-token-prediction module holds beside its layer: a 2h x h projection and three norms."""
+    return 2 * model.hidden * model.hidden + 3 * norm_parameters(model, model.hidden)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlopsConvention:
+    """What a source counts as model FLOPs. Recompute is counted by none of them (that is HFU)."""
+
+    name: str
+    causal_half: bool
+    all_parameters: bool  # 6 N over all active parameters, vectors included; otherwise matmul weights without the router
+    embedding: bool  # with all_parameters: the input embedding is among them, although it costs no FLOPs
+    mtp: bool
+    source: str
+
+
+CONVENTIONS = {
+    c.name: c
+    for c in (
+        FlopsConvention(
+            "megatron", True, False, False, True, "NVIDIA/Megatron-LM d98e8a64, megatron/training/training.py:1063-1300"
+        ),
+        FlopsConvention(
+            "torchtitan", False, True, False, False, "pytorch/torchtitan b5bcd76c, torchtitan/models/utils.py:440-545"
+        ),
+        FlopsConvention("torchtitan-causal", True, True, False, False, "torchtitan's with the causal half of the scores"),
+        FlopsConvention("nanotron", False, False, False, False, "huggingface/nanotron 2411b022, llama.py:1157-1226"),
+        FlopsConvention("llm-foundry", False, True, True, False, "mosaicml/llm-foundry 8c8dd48f, modeling_mpt.py:1588-1620"),
+        FlopsConvention("palm", False, True, False, False, "A. Chowdhery et al., arXiv:2204.02311, appendix B"),
+    )
+}
+
+
+@lru_cache(maxsize=1024)
+def flops_per_token(
+    model: ModelSpec, seq_len: int, *, convention: str = "megatron", vocab: int | None = None, mtp: bool = True
+) -> float:
+    """Return the model FLOPs of one training token, forward and backward, in a named convention.
+
+    `vocab` replaces the vocabulary (Megatron counts the padded one); `mtp` switches multi-token prediction off.
+    Raises UnknownNameError for a convention that is not in CONVENTIONS.
+    """
+    if convention not in CONVENTIONS:
+        raise UnknownNameError("FLOPs convention", convention, CONVENTIONS)
+    c = CONVENTIONS[convention]
+    names = model.layer_names()
+    depth = model.mtp_layers if c.mtp and mtp and model.mtp_kind else 0
+    if depth:
+        names = names + [model.mtp_kind or ""] * depth
+    scores = sum(names.count(n) * score_flops(kind, seq_len, causal_half=c.causal_half) for n, kind in model.kinds.items())
+    if c.all_parameters:
+        count = parameters(model)
+        return float(flops_formulas.training_flops(count.active if c.embedding else count.active_without_embedding, scores))
+    h = model.hidden
+    weights = sum(names.count(n) * matmul_weights(model, kind) for n, kind in model.kinds.items())
+    weights += h * (vocab or model.vocab) * (1 + depth) + depth * (3 * h + 2 * h * h)
+    return float(flops_formulas.training_flops(weights, scores))
+
+
+def matmul_weights(model: ModelSpec, kind: LayerKind) -> int:
+    """Return the weights of one layer that a token is multiplied with, the router left out (as Megatron counts)."""
+    total = 0
+    for part in layer_parts(model, kind):
+        if part.group in ("norm", "other", "router") or part.name in ("output bias", "mlp output bias", "q/k norms"):
+            continue
+        if part.group == "routed" and isinstance(kind.mlp, MoeMlp):
+            total += part.count // kind.mlp.experts * kind.mlp.top_k
+        else:
+            total += part.count
+    return total - _biases(kind)
+
+
+def _biases(kind: LayerKind) -> int:
+    """Return the biases and other vectors among the matmul parts, which cost no matmul FLOPs."""
+    m, x = kind.mlp, kind.mixer
+    count = 0
+    if isinstance(x, GroupedAttention):
+        wide = (x.heads * (2 if x.output_gate else 1) + 2 * x.kv_heads) * x.head_dim
+        count += (wide if x.qkv_bias else 0) + (x.heads if x.sinks else 0)
+    if isinstance(m, DenseMlp) and m.bias:
+        count += m.width * (2 if m.gated else 1)
+    return count
+
+
+def score_flops(kind: LayerKind, seq_len: int, *, causal_half: bool) -> float:
+    """Return the forward FLOPs of one token's attention scores in one layer (or of its state updates)."""
+    x = kind.mixer
+    if isinstance(x, GroupedAttention):
+        context = attention_context(x.window, seq_len, causal_half=causal_half, chunked=x.chunked)
+        return float(flops_formulas.attention_flops(context, x.heads, x.head_dim, x.head_dim))
+    if isinstance(x, LatentAttention):
+        context = attention_context(x.window, seq_len, causal_half=causal_half)
+        return float(flops_formulas.attention_flops(context, x.heads, x.nope_dim + x.rope_dim, x.v_dim))
+    if isinstance(x, Mamba2):
+        return float(flops_formulas.state_flops(x.heads * x.head_dim, x.state))
+    if isinstance(x, Mamba1):
+        return float(flops_formulas.state_flops(x.inner, x.state))
+    if isinstance(x, GatedDelta):
+        return float(flops_formulas.state_flops(x.value_heads * x.value_dim, x.key_dim))
+    return 0.0
+
+
+def attention_context(window: int | None, seq_len: int, *, causal_half: bool, chunked: bool = False) -> float:
+    """Return the keys that a query meets on average: s, s/2 causal, or what a window leaves of it."""
+    if window is None or window >= seq_len:
+        return seq_len / 2 if causal_half else float(seq_len)
+    if chunked:
+        return window / 2 if causal_half else float(window)
+    return float(flops_formulas.window_context(window, seq_len))
+
+
+def kv_bytes_per_token(model: ModelSpec, *, element_bytes: float = 2.0, tensor_parallel: int = 1) -> float:
+    """Return the bytes that one token adds to the K/V cache of one rank, all layers, windows left out."""
+    per_kind = {n: _kv_elements(k, tensor_parallel) for n, k in model.kinds.items()}
+    return element_bytes * sum(per_kind[n] for n in model.layer_names())
+
+
+def kv_bytes(model: ModelSpec, context: int, *, batch: int = 1, element_bytes: float = 2.0, unified_pages: bool = False) -> float:
+    """Return the K/V cache of `batch` sequences of `context` tokens; windowed layers keep their window only.
+
+    With `unified_pages` every layer reserves pages for the whole context, as engines with one page size for all do.
+    """
+    total = 0.0
+    for name in model.layer_names():
+        kind = model.kinds[name]
+        window = getattr(kind.mixer, "window", None)
+        kept = context if unified_pages or window is None else min(window, context)
+        total += _kv_elements(kind, 1) * kept
+    return element_bytes * batch * total
+
+
+def _kv_elements(kind: LayerKind, tensor_parallel: int) -> float:
+    x = kind.mixer
+    if isinstance(x, GroupedAttention):
+        return 2.0 * max(x.kv_heads / tensor_parallel, 1.0) * x.head_dim
+    if isinstance(x, LatentAttention):
+        return float(x.kv_rank + x.rope_dim)  # the latent is shared by all heads, so every rank keeps all of it
+    return 0.0

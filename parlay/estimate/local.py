@@ -1,0 +1,82 @@
+"""Parameters on one rank of every stage: what tensor, expert and pipeline parallelism leave of the model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parlay.estimate.counts import layer_parts, mtp_extra, norm_parameters
+from parlay.estimate.stages import Stages
+from parlay.formulas import parameters as formula
+from parlay.layouts.layout import Layouts
+from parlay.layouts.workload import Workload
+from parlay.models.spec import GroupedAttention, LayerKind, ModelSpec
+
+Array = NDArray[np.float64]
+
+VOCAB_MULTIPLE = {"megatron-core": 128, "torchtitan": 1, "deepspeed": 1}  # frameworks.py says where from
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalParameters:
+    """Parameters on a rank, (layouts, stages): dense ones reduce over cp x dp, expert ones over their own copies."""
+
+    dense: Array
+    expert: Array
+
+
+def padded_vocabulary(vocab: int, tensor_parallel: ArrayLike, workload: Workload) -> Array:
+    """Return the padded vocabulary of the whole model for each tensor-parallel degree."""
+    multiple = workload.vocab_multiple or VOCAB_MULTIPLE[workload.framework]
+    return np.asarray(formula.padded_vocabulary(vocab, multiple, tensor_parallel))
+
+
+def layer_on_rank(model: ModelSpec, kind: LayerKind, layouts: Layouts) -> tuple[Array, Array]:
+    """Return (dense, expert) parameters of one layer of `kind` on a rank, shape (layouts,)."""
+    tp = layouts.tp.astype(np.float64)
+    grid = (layouts.ep * layouts.etp).astype(np.float64)
+    dense, expert = np.zeros(len(layouts)), np.zeros(len(layouts))
+    for part in layer_parts(model, kind):
+        if part.rule == "expert":
+            expert = expert + part.count / grid
+        elif part.rule == "kv" and isinstance(kind.mixer, GroupedAttention):
+            heads = np.maximum(kind.mixer.kv_heads / tp, 1.0)
+            dense = dense + part.count * heads / kind.mixer.kv_heads
+        else:
+            dense = dense + part.count / (tp if part.rule == "tp" else 1.0)
+    return dense, expert
+
+
+def local_parameters(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages) -> LocalParameters:
+    """Return the parameters on one rank of every stage.
+
+    A tied table stands on the first and on the last stage, both with gradients and optimizer state.
+    """
+    per_kind = {name: layer_on_rank(model, kind, layouts) for name, kind in model.kinds.items()}
+    dense, expert = np.zeros_like(stages.share), np.zeros_like(stages.share)
+    for name, (d, x) in per_kind.items():
+        dense = dense + stages.layers[name] * d[:, None]
+        expert = expert + stages.layers[name] * x[:, None]
+    if model.mtp_layers and model.mtp_kind:
+        d, x = per_kind[model.mtp_kind]
+        dense = dense + stages.mtp * (d + mtp_extra(model))[:, None]
+        expert = expert + stages.mtp * x[:, None]
+    table = table_on_rank(model, workload, layouts)[:, None]
+    first = stages.embedding * (table + _beside_embedding(model))
+    tied_here = stages.embedding & stages.head if model.tied_embeddings else np.zeros_like(stages.head)
+    head = np.where(tied_here, 0.0, table) + (table / model.hidden if model.head_bias else 0.0)
+    last = stages.head * (head + (norm_parameters(model, model.hidden) if model.final_norm else 0))
+    return LocalParameters(dense + first + last, expert)
+
+
+def table_on_rank(model: ModelSpec, workload: Workload, layouts: Layouts) -> Array:
+    """Return the parameters of the token table (or of the LM head) on one rank, shape (layouts,)."""
+    tp = layouts.tp.astype(np.float64)
+    return np.asarray(padded_vocabulary(model.vocab, tp, workload) / tp * (model.embedding_projection or model.hidden))
+
+
+def _beside_embedding(model: ModelSpec) -> float:
+    positions = model.position_embeddings * model.hidden
+    return float(positions + (norm_parameters(model, model.hidden) if model.embedding_norm else 0) + model.extra_parameters)

@@ -1,0 +1,290 @@
+r"""Model FLOPs. A product of m x k by k x n takes 2 m n k; a backward pass takes two products for each forward one.
+
+Symbols: P weights that a token is multiplied with · c keys that a query meets on average · a heads
+         d_k, d_v sizes of a query/key and of a value head · s sequence length · w window · n state size
+"""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from parlay.formulas import _check
+from parlay.formulas._check import Real
+
+
+def matmul_flops(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Real:
+    r"""Return the FLOPs of one matrix product.
+
+    One multiplication and one addition for each of m n k terms:
+
+    $$ 2 m n k $$
+
+    Parameters
+    ----------
+    m : array_like
+        Rows of the first matrix and of the result. [-]
+    n : array_like
+        Columns of the second matrix and of the result. [-]
+    k : array_like
+        Inner size. [-]
+
+    Returns
+    -------
+    float or ndarray
+        FLOPs. [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Dense.
+
+    Examples
+    --------
+    >>> float(matmul_flops(8192, 4096, 4096))
+    274877906944.0
+    >>> matmul_flops([1, 2], 4, 8)
+    array([ 64., 128.])
+
+    References
+    ----------
+    .. [1] G. Golub, C. Van Loan, "Matrix Computations", section 1.1.
+    """
+    M = _check.real("m", m, low=0)
+    N = _check.real("n", n, low=0)
+    K = _check.real("k", k, low=0)
+    return 2 * M * N * K
+
+
+def training_flops(matmul_weights: ArrayLike, score_flops: ArrayLike = 0) -> Real:
+    r"""Return the model FLOPs of one token, forward and backward.
+
+    Two FLOPs a weight forward, and twice the forward again for the gradients of inputs and of weights:
+
+    $$ 3\,(2 P + S) $$
+
+    Parameters
+    ----------
+    matmul_weights : array_like
+        Weights P that each token is multiplied with. [-]
+    score_flops : array_like, default 0
+        FLOPs of attention scores (or state updates) of one token, forward. [FLOP]
+
+    Returns
+    -------
+    float or ndarray
+        FLOPs per token. [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Attention's backward is counted as twice its forward, as every published convention does; the kernels run 2.5
+    times. Recompute is not counted (that would be HFU).
+
+    Examples
+    --------
+    Qwen3-30B-A3B in torchtitan's convention at 8,192 tokens:
+
+    >>> int(training_flops(3041867776, 2 * 2 * 8192 * 32 * 128 * 48))
+    37578559488
+    >>> training_flops([1e9, 2e9])
+    array([6.0e+09, 1.2e+10])
+
+    References
+    ----------
+    .. [1] J. Kaplan et al., arXiv:2001.08361, section 2.1; A. Chowdhery et al., "PaLM", arXiv:2204.02311, appendix B.
+    """
+    P = _check.real("matmul_weights", matmul_weights, low=0)
+    S = _check.real("score_flops", score_flops, low=0)
+    return 3 * (2 * P + S)
+
+
+def attention_flops(context: ArrayLike, heads: ArrayLike, qk_dim: ArrayLike, v_dim: ArrayLike) -> Real:
+    r"""Return the forward FLOPs of one query's attention.
+
+    Scores over the keys, then the weighted sum of the values:
+
+    $$ 2 c\, a (d_k + d_v) $$
+
+    Parameters
+    ----------
+    context : array_like
+        Keys c that a query meets: s, s/2 with a causal mask, window_context with a window. [-]
+    heads : array_like
+        Query heads a. [-]
+    qk_dim : array_like
+        Size of a query or key head. [-]
+    v_dim : array_like
+        Size of a value head. [-]
+
+    Returns
+    -------
+    float or ndarray
+        FLOPs per token and layer. [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Softmax is not counted.
+
+    Examples
+    --------
+    DeepSeek-V3's 61 layers at 4,096 tokens, causal, forward and backward:
+
+    >>> float(3 * 61 * attention_flops(2048, 128, 192, 128))
+    30702305280.0
+    >>> attention_flops([4096, 8192], 32, 128, 128)
+    array([6.71088640e+07, 1.34217728e+08])
+
+    References
+    ----------
+    .. [1] T. Dao et al., arXiv:2205.14135; NVIDIA/Megatron-LM d98e8a64, megatron/training/training.py:1063-1300.
+    """
+    c = _check.real("context", context, low=0)
+    a = _check.real("heads", heads, low=0)
+    dk = _check.real("qk_dim", qk_dim, low=0)
+    dv = _check.real("v_dim", v_dim, low=0)
+    return 2 * c * a * (dk + dv)
+
+
+def window_context(window: ArrayLike, seq_len: ArrayLike) -> Real:
+    r"""Return the keys that a query meets on average under a causal sliding window.
+
+    The first w queries see fewer than w keys:
+
+    $$ w - \frac{w (w - 1)}{2 s} $$
+
+    Parameters
+    ----------
+    window : array_like
+        Tokens w that a query sees, itself included. [-]
+    seq_len : array_like
+        Sequence length s >= w. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Keys per query. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Counts whole positions, the diagonal included; w = s gives (s + 1)/2.
+
+    Examples
+    --------
+    >>> float(window_context(1024, 8192))
+    960.0625
+    >>> window_context([1, 8], 8)
+    array([1. , 4.5])
+
+    References
+    ----------
+    .. [1] NVIDIA-NeMo/Megatron-Bridge 067f987d, flop_utils.py:617-1010.
+    """
+    w = _check.real("window", window, low=0)
+    s = _check.real("seq_len", seq_len, low=0)
+    return w - w * (w - 1) / (2 * s)
+
+
+def state_flops(inner: ArrayLike, state: ArrayLike) -> Real:
+    r"""Return the forward FLOPs of one token's state update and read-out in a linear-attention or state-space mixer.
+
+    Decay and outer product into the state, then a product out of it:
+
+    $$ 6\, i\, n $$
+
+    Parameters
+    ----------
+    inner : array_like
+        Inner width i. [-]
+    state : array_like
+        State size n. [-]
+
+    Returns
+    -------
+    float or ndarray
+        FLOPs per token and layer. [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    The recurrent form; chunked kernels do more to run on matmul units (see estimate.operators).
+
+    Examples
+    --------
+    >>> float(state_flops(4096, 128))
+    3145728.0
+    >>> state_flops(4096, [64, 128])
+    array([1572864., 3145728.])
+
+    References
+    ----------
+    .. [1] T. Dao, A. Gu, "Transformers are SSMs", arXiv:2405.21060, section 6.
+    """
+    i = _check.real("inner", inner, low=0)
+    n = _check.real("state", state, low=0)
+    return 6 * i * n
+
+
+def recompute_flops(forward_flops: ArrayLike, recomputed_share: ArrayLike) -> Real:
+    r"""Return the hardware FLOPs of a step with recompute.
+
+    A forward, twice that for the gradients, and the recomputed share once more:
+
+    $$ F (3 + r) $$
+
+    Parameters
+    ----------
+    forward_flops : array_like
+        FLOPs of one forward pass. [FLOP]
+    recomputed_share : array_like
+        Share of the forward that runs again, 0 to 1. [-]
+
+    Returns
+    -------
+    float or ndarray
+        FLOPs that the hardware does (HFU's numerator). [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    r = 1 is full recompute: HFU = 4/3 MFU.
+
+    Examples
+    --------
+    >>> float(recompute_flops(1.0, 1.0))
+    4.0
+    >>> recompute_flops(3.0, [0, 1])
+    array([ 9., 12.])
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., arXiv:2205.05198, section 6.
+    """
+    F = _check.real("forward_flops", forward_flops, low=0)
+    r = _check.real("recomputed_share", recomputed_share, low=0, high=1)
+    return F * (3 + r)

@@ -1,0 +1,476 @@
+r"""Parameters of a model's parts. Whole counts, exact in float64 up to 2**53.
+
+Symbols: h hidden · a, k query and K/V heads · d head size · f MLP width · E experts · V vocabulary
+         r_q, r_kv ranks of latent attention · d_n, d_r, d_v its head sizes (without rotary, rotary, value)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from parlay.formulas import _check
+from parlay.formulas._check import Real
+
+
+def attention_parameters(hidden: ArrayLike, heads: ArrayLike, kv_heads: ArrayLike, head_dim: ArrayLike) -> Real:
+    r"""Return the weights of softmax attention with grouped keys and values.
+
+    Projections to queries, to keys and values, and back:
+
+    $$ P = h a d + 2 h k d + a d h $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    heads : array_like
+        Query heads a. [-]
+    kv_heads : array_like
+        Key/value heads k. [-]
+    head_dim : array_like
+        Head size d; a d need not equal h. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights, biases left out. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Add qkv biases (a + 2k) d, an output bias h, and q/k norms where a model has them.
+
+    Examples
+    --------
+    Llama-3.1-8B:
+
+    >>> int(attention_parameters(4096, 32, 8, 128))
+    41943040
+    >>> attention_parameters(4096, 32, [8, 32], 128)
+    array([41943040., 67108864.])
+
+    References
+    ----------
+    .. [1] J. Ainslie et al., "GQA", arXiv:2305.13245.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    a = _check.whole("heads", heads, low=1)
+    k = _check.whole("kv_heads", kv_heads, low=1)
+    d = _check.whole("head_dim", head_dim, low=1)
+    return h * a * d + 2 * h * k * d + a * d * h
+
+
+def latent_attention_parameters(
+    hidden: ArrayLike,
+    heads: ArrayLike,
+    q_rank: ArrayLike,
+    kv_rank: ArrayLike,
+    nope_dim: ArrayLike,
+    rope_dim: ArrayLike,
+    v_dim: ArrayLike,
+) -> Real:
+    r"""Return the weights of multi-head latent attention, its two inner norms included.
+
+    Down to the ranks, up to the heads, and the output projection:
+
+    $$ P = h r_q + r_q + r_q a (d_n + d_r) + h (r_kv + d_r) + r_kv + r_kv a (d_n + d_v) + a d_v h $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    heads : array_like
+        Heads a. [-]
+    q_rank : array_like
+        Rank r_q of the queries; 0 for a full projection. [-]
+    kv_rank : array_like
+        Rank r_kv of keys and values. [-]
+    nope_dim : array_like
+        Head size d_n without rotary embedding. [-]
+    rope_dim : array_like
+        Rotary head size d_r, shared by all heads for keys. [-]
+    v_dim : array_like
+        Value head size d_v. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights; with r_q = 0 the query part is h a (d_n + d_r). [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    The norms have one weight a channel.
+
+    Examples
+    --------
+    DeepSeek-V3:
+
+    >>> int(latent_attention_parameters(7168, 128, 1536, 512, 128, 64, 128))
+    187107328
+    >>> latent_attention_parameters(2048, 16, [0, 1536], 512, 128, 64, 128)
+    array([13763072., 15337472.])
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V2", arXiv:2405.04434, section 2.1.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    a = _check.whole("heads", heads, low=1)
+    rq = _check.whole("q_rank", q_rank, low=0)
+    rkv = _check.whole("kv_rank", kv_rank, low=1)
+    dn = _check.whole("nope_dim", nope_dim, low=0)
+    dr = _check.whole("rope_dim", rope_dim, low=0)
+    dv = _check.whole("v_dim", v_dim, low=1)
+    up = a * (dn + dr)
+    queries = np.where(rq > 0, h * rq + rq + rq * up, h * up)
+    return queries + h * (rkv + dr) + rkv + rkv * a * (dn + dv) + a * dv * h
+
+
+def mlp_parameters(hidden: ArrayLike, width: ArrayLike, matrices: ArrayLike = 3) -> Real:
+    r"""Return the weights of a feed-forward part.
+
+    Every matrix joins the hidden size and the inner width:
+
+    $$ P = c\, h f,\quad c \in \{2, 3\} $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    width : array_like
+        Inner width f. [-]
+    matrices : array_like, default 3
+        Matrices: 3 for a gated MLP (gate, up, down), 2 for a plain one. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights, biases left out. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Biases add f a matrix into the width and h for the one out of it.
+
+    Examples
+    --------
+    Llama-3.1-8B, and a GPT with four times the hidden size:
+
+    >>> int(mlp_parameters(4096, 14336))
+    176160768
+    >>> mlp_parameters([1024, 2048], [4096, 8192], 2)
+    array([ 8388608., 33554432.])
+
+    References
+    ----------
+    .. [1] N. Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    f = _check.whole("width", width, low=1)
+    c = _check.whole("matrices", matrices, low=1)
+    return c * h * f
+
+
+def expert_parameters(hidden: ArrayLike, width: ArrayLike, experts: ArrayLike, matrices: ArrayLike = 3) -> Real:
+    r"""Return the weights of all routed experts of a layer, without the router.
+
+    Each expert is a feed-forward part of its own:
+
+    $$ P = E\, c\, h f $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Width h that the experts read and write (the latent width under LatentMoE). [-]
+    width : array_like
+        Inner width f of one expert. [-]
+    experts : array_like
+        Experts E. [-]
+    matrices : array_like, default 3
+        Matrices of one expert. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    The router adds h E, shared experts their own mlp_parameters.
+
+    Examples
+    --------
+    Mixtral 8x7B:
+
+    >>> int(expert_parameters(4096, 14336, 8))
+    1409286144
+    >>> expert_parameters(7168, 2048, [1, 256])
+    array([4.40401920e+07, 1.12742892e+10])
+
+    References
+    ----------
+    .. [1] N. Shazeer et al., "Outrageously Large Neural Networks", arXiv:1701.06538.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    f = _check.whole("width", width, low=1)
+    E = _check.whole("experts", experts, low=1)
+    c = _check.whole("matrices", matrices, low=1)
+    return E * c * h * f
+
+
+def padded_vocabulary(vocab: ArrayLike, multiple: ArrayLike = 128, tensor_parallel: ArrayLike = 1) -> Real:
+    r"""Return the vocabulary as tensor parallelism pads it.
+
+    Every rank takes an equal number of rows, a multiple of what its matmul likes:
+
+    $$ V' = m t \lceil V / (m t) \rceil $$
+
+    Parameters
+    ----------
+    vocab : array_like
+        Vocabulary V. [-]
+    multiple : array_like, default 128
+        What the padded size must be a multiple of on each tensor-parallel rank. [-]
+    tensor_parallel : array_like, default 1
+        Tensor-parallel degree t. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Rows of the padded table. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    Megatron pads to 128 t unless make-vocab-size-divisible-by says otherwise; multiple 1 pads to equal shards only.
+
+    Examples
+    --------
+    GPT-2's 50,257 rows:
+
+    >>> padded_vocabulary(50257, 128, [1, 2, 4, 8])
+    array([50304., 50432., 50688., 51200.])
+    >>> int(padded_vocabulary(151552, 128, 6))
+    152064
+
+    References
+    ----------
+    .. [1] NVIDIA/Megatron-LM, megatron/training/tokenizer/tokenizer.py, _vocab_size_with_padding.
+    """
+    V = _check.whole("vocab", vocab, low=1)
+    m = _check.whole("multiple", multiple, low=1)
+    t = _check.whole("tensor_parallel", tensor_parallel, low=1)
+    return np.ceil(V / (m * t)) * (m * t)
+
+
+def mamba2_parameters(
+    hidden: ArrayLike,
+    heads: ArrayLike,
+    head_dim: ArrayLike,
+    groups: ArrayLike,
+    state: ArrayLike,
+    conv: ArrayLike,
+    conv_bias: ArrayLike = 1,
+) -> Real:
+    r"""Return the weights of a Mamba-2 mixer.
+
+    Input projection to z, x, B, C and dt; convolution over x, B and C; A, D and the dt bias a head; gated norm; output projection:
+
+    $$ P = h(2 a d + 2 g n + a) + (a d + 2 g n)(c + b) + 3 a + a d + a d h $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    heads : array_like
+        Heads a. [-]
+    head_dim : array_like
+        Head size d; the inner width is a d. [-]
+    groups : array_like
+        Groups g of B and C. [-]
+    state : array_like
+        State size n. [-]
+    conv : array_like
+        Taps c of the convolution. [-]
+    conv_bias : array_like, default 1
+        1 if the convolution has a bias, 0 if not. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    b is conv_bias. Projection biases are left out.
+
+    Examples
+    --------
+    Nemotron-3-Nano:
+
+    >>> int(mamba2_parameters(2688, 64, 64, 8, 128, 4))
+    38742208
+    >>> mamba2_parameters(4096, 128, 64, 8, [64, 128], 4)
+    array([1.05436544e+08, 1.09635968e+08])
+
+    References
+    ----------
+    .. [1] T. Dao, A. Gu, "Transformers are SSMs", arXiv:2405.21060.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    a = _check.whole("heads", heads, low=1)
+    d = _check.whole("head_dim", head_dim, low=1)
+    g = _check.whole("groups", groups, low=1)
+    n = _check.whole("state", state, low=1)
+    c = _check.whole("conv", conv, low=1)
+    b = _check.whole("conv_bias", conv_bias, low=0)
+    inner, mixed = a * d, a * d + 2 * g * n
+    return h * (inner + mixed + a) + mixed * (c + b) + 3 * a + inner + inner * h
+
+
+def mamba1_parameters(
+    hidden: ArrayLike, inner: ArrayLike, state: ArrayLike, dt_rank: ArrayLike, conv: ArrayLike, conv_bias: ArrayLike = 1
+) -> Real:
+    r"""Return the weights of a Mamba-1 mixer.
+
+    Input projection to x and z, convolution, projection to dt, B and C, dt projection with bias, A and D, output projection:
+
+    $$ P = 2 h i + i (c + b) + i (r + 2n) + r i + i + i n + i + i h $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    inner : array_like
+        Inner width i. [-]
+    state : array_like
+        State size n. [-]
+    dt_rank : array_like
+        Rank r of the time step. [-]
+    conv : array_like
+        Taps c of the convolution. [-]
+    conv_bias : array_like, default 1
+        1 if the convolution has a bias, 0 if not. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    b is conv_bias. Jamba adds three inner norms of r + 2n weights.
+
+    Examples
+    --------
+    Jamba v0.1:
+
+    >>> int(mamba1_parameters(4096, 8192, 16, 256, 4))
+    105308160
+    >>> mamba1_parameters(4096, 8192, [16, 32], 256, 4)
+    array([1.05308160e+08, 1.05701376e+08])
+
+    References
+    ----------
+    .. [1] A. Gu, T. Dao, "Mamba", arXiv:2312.00752.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    i = _check.whole("inner", inner, low=1)
+    n = _check.whole("state", state, low=1)
+    r = _check.whole("dt_rank", dt_rank, low=1)
+    c = _check.whole("conv", conv, low=1)
+    b = _check.whole("conv_bias", conv_bias, low=0)
+    return 2 * h * i + i * (c + b) + i * (r + 2 * n) + r * i + i + i * n + i + i * h
+
+
+def gated_delta_parameters(
+    hidden: ArrayLike, key_width: ArrayLike, value_width: ArrayLike, value_heads: ArrayLike, value_dim: ArrayLike, conv: ArrayLike
+) -> Real:
+    r"""Return the weights of a gated DeltaNet mixer.
+
+    Projections to q, k, v and gate z, and to the step and decay of each head; convolution over q, k and v; decay and step bias a head; norm; output:
+
+    $$ P = h(2K + 2W) + 2 h a + c(2K + W) + 2a + d + W h $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    key_width : array_like
+        Key heads times key size, K. [-]
+    value_width : array_like
+        Value heads times value size, W. [-]
+    value_heads : array_like
+        Value heads a. [-]
+    value_dim : array_like
+        Value head size d. [-]
+    conv : array_like
+        Taps c of the convolution. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or not a whole number where it counts something.
+
+    Notes
+    -----
+    No biases (Qwen3-Next).
+
+    Examples
+    --------
+    Qwen3-Next-80B-A3B:
+
+    >>> int(gated_delta_parameters(2048, 2048, 4096, 32, 128, 4))
+    33718464
+    >>> gated_delta_parameters(2048, 2048, 4096, [16, 32], 128, 4)
+    array([33652896., 33718464.])
+
+    References
+    ----------
+    .. [1] S. Yang et al., "Gated Delta Networks", arXiv:2412.06464.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    K = _check.whole("key_width", key_width, low=1)
+    W = _check.whole("value_width", value_width, low=1)
+    a = _check.whole("value_heads", value_heads, low=1)
+    d = _check.whole("value_dim", value_dim, low=1)
+    c = _check.whole("conv", conv, low=1)
+    return h * (2 * K + 2 * W) + 2 * h * a + c * (2 * K + W) + 2 * a + d + W * h
