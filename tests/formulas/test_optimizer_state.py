@@ -73,6 +73,11 @@ def test_zero_state_is_the_sum_of_its_kinds(d):
     )
 
 
+def test_step_traffic_of_adam_and_of_bf16_states():
+    assert state.step_traffic_bytes(1) == 4 + 2 * 12 + 2
+    assert state.step_traffic_bytes(10, gradient_bytes=2, master_bytes=2, moments_bytes=4) == 10 * (2 + 12 + 2)
+
+
 def test_low_precision_moments():
     assert state.blockwise_moments(256) == 2 * (256 + 4)
     assert state.factored_moments(28672, 8192, matrices=3) == 3 * (28672 + 8192) * 4
@@ -94,6 +99,7 @@ def test_quantised_copies():
         (lambda: state.blockwise_moments(1, block=0), "`block`"),
         (lambda: state.factored_moments(-1, 1), "`rows`"),
         (lambda: state.quantised_copies(1, block=0.5), "`block`"),
+        (lambda: state.step_traffic_bytes(1, master_bytes=-1), "`master_bytes`"),
         (lambda: state.zero_infinity_estimate(1, -1, shards=1), "`largest_layer`"),
     ],
 )
