@@ -209,6 +209,14 @@ class ModelSpec(Spec):
             raise ValueError(f"{self.layer_count} layers is more than any model has")
         return self
 
+    def __hash__(self) -> int:
+        """Return a hash over the shapes, so that what is counted once for a model can be kept (kinds is a dict)."""
+        return hash((self.id, self.hidden, self.vocab, tuple(self.kinds.items()), self.layers))
+
+    def __hash__(self) -> int:
+        """Return a hash of what decides counts and prices; equality compares every field."""
+        return hash((self.id, self.hidden, self.vocab, tuple(self.kinds.items()), self.layers, self.tied_embeddings))
+
     @property
     def layer_count(self) -> int:
         """Layers of the main model, multi-token-prediction modules left out."""
