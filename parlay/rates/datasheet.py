@@ -180,16 +180,24 @@ class DatasheetRates:
             )
         return self.products[dtype]
 
-    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
+    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, accumulate: bool = False) -> Priced:
         """Seconds of one m x k by k x n product."""
-        return Priced(self.product(dtype).seconds(m, n, k), "default")
+        return Priced(self.product(dtype).seconds(m, n, k, accumulate=accumulate), "default")
 
     def grouped_gemm(
-        self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, fused: bool = True
+        self,
+        rows: ArrayLike,
+        groups: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        dtype: str,
+        *,
+        fused: bool = True,
+        weight_gradient: bool = False,
     ) -> Priced:
         """Seconds of `groups` products of rows/groups x k by k x n in one kernel."""
         grouped = GroupedProduct(self.product(dtype), GROUPED_FLOPS_SHARE, GROUPED_PADDING_ROWS, 0.0 if fused else GROUP_S)
-        return Priced(grouped.seconds(rows, groups, n, k), "default")
+        return Priced(grouped.seconds(rows, groups, n, k, weight_gradient=weight_gradient), "default")
 
     def attention(
         self,

@@ -44,16 +44,25 @@ class Rates(Protocol):
         """Where these rates come from, in one word or two: profile:h100-sxm, datasheet:l4."""
         ...
 
-    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
-        """Seconds of one m x k by k x n product (2 m n k FLOP)."""
+    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, accumulate: bool = False) -> Priced:
+        """Seconds of one m x k by k x n product (2 m n k FLOP); added to an fp32 matrix if `accumulate`."""
         ...
 
     def grouped_gemm(
-        self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, fused: bool = True
+        self,
+        rows: ArrayLike,
+        groups: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        dtype: str,
+        *,
+        fused: bool = True,
+        weight_gradient: bool = False,
     ) -> Priced:
         """Seconds of `groups` products of rows/groups x k by k x n; `rows` counts all groups together.
 
-        One kernel holds all groups if `fused`; else each group is a launch of its own (multi-stream cuBLAS).
+        One kernel holds all groups if `fused`; else each group is a launch of its own (multi-stream cuBLAS). The weight
+        gradient has the same sizes and FLOPs as the forward product; it is added to fp32 gradients.
         """
         ...
 

@@ -19,6 +19,7 @@ from parlay.rates.interface import Array
 ELEMENT_BYTES: Mapping[str, float] = {
     "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 0.75, "fp4": 0.5,
 }  # fmt: skip
+ACCUMULATED_BYTES = 8.0  # an fp32 element read and written
 
 
 def real(value: ArrayLike) -> Array:
@@ -53,11 +54,12 @@ class Product:
     fixed_s: float
     element_bytes: float
 
-    def seconds(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-        """Return the seconds of m x k by k x n."""
+    def seconds(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, *, accumulate: bool = False) -> Array:
+        """Return the seconds of m x k by k x n; added to an fp32 matrix if `accumulate`, as weight gradients are."""
         M, N, K = real(m), real(n), real(k)
         flops = 2.0 * M * N * K
-        nbytes = self.element_bytes * (M * K + K * N) + max(self.element_bytes, 2.0) * M * N
+        output_bytes = ACCUMULATED_BYTES if accumulate else max(self.element_bytes, 2.0)
+        nbytes = self.element_bytes * (M * K + K * N) + output_bytes * M * N
         work = soft_maximum(flops / self.flops_per_s, nbytes / self.bytes_per_s, self.exponent)
         return real(np.where(flops > 0, np.maximum(work, flops / self.peak_flops_per_s) + self.fixed_s, 0.0))
 
@@ -106,13 +108,19 @@ class GroupedProduct:
     padding_rows: float
     group_s: float  # 0 where one kernel holds all groups
 
-    def seconds(self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
-        """Return the seconds of `groups` products that share `rows` rows evenly."""
+    def seconds(self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, *, weight_gradient: bool = False) -> Array:
+        """Return the seconds of `groups` products that share `rows` rows evenly.
+
+        Forward and input gradient multiply rows x k by k x n; the weight gradient k x rows by rows x n, added in fp32.
+        """
         R, N, K = real(rows), real(n), real(k)
         G = np.minimum(real(groups), R)  # a group without rows costs nothing
         c = self.product
         flops = 2.0 * (R + G * self.padding_rows) * N * K
-        nbytes = c.element_bytes * (R * K + G * K * N) + max(c.element_bytes, 2.0) * R * N
+        weights, outputs = (
+            (ACCUMULATED_BYTES, c.element_bytes) if weight_gradient else (c.element_bytes, max(c.element_bytes, 2.0))
+        )
+        nbytes = c.element_bytes * R * K + weights * G * K * N + outputs * R * N
         work = soft_maximum(flops / (c.flops_per_s * self.flops_share), nbytes / c.bytes_per_s, c.exponent)
         least = np.maximum(2.0 * R * N * K / c.peak_flops_per_s, G * self.group_s)
         return real(np.where(R * N * K > 0, np.maximum(work, least) + c.fixed_s, 0.0))

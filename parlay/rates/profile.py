@@ -56,10 +56,22 @@ class ExactShapes:
 
     def replace(self, seconds: Array, m: Array, n: Array, k: Array) -> Array:
         """Return `seconds` with those of measured shapes put in."""
-        wanted = self.key(m, n, k)
-        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        hit = (self.keys[at] == wanted) & (np.maximum(np.maximum(m, n), k) < 2.0**17)
-        return real(np.where(hit, 2.0 * m * n * k / (self.shares[at] * self.peak_flops_per_s), seconds))
+        small = np.maximum(np.maximum(m, n), k) < 2.0**17
+        for wanted in (self.key(n, m, k), self.key(m, n, k)):  # the transposed product is the same work; as given wins
+            at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+            hit = (self.keys[at] == wanted) & small
+            seconds = np.where(hit, 2.0 * m * n * k / (self.shares[at] * self.peak_flops_per_s), seconds)
+        return real(seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grouping:
+    """Constants of grouped products (see kernels.GroupedProduct) and where they come from."""
+
+    flops_share: float
+    padding_rows: float
+    group_s: float
+    origin: Origin | Literal["default"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,21 +87,20 @@ class ProfileRates:
     forward: Attention
     backward: Attention
     backward_origin: Origin | Literal["default"]
-    grouped_share: float
-    grouped_padding: float
-    grouped_origin: Origin | Literal["default"]
+    fused: Grouping
+    launched: Grouping
     measured_streams: Mapping[str, float]
     network: Network
     network_origin: Origin | Literal["default"]
     about: Mapping[str, str]
 
-    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str) -> Priced:
+    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, accumulate: bool = False) -> Priced:
         """Seconds of one m x k by k x n product."""
         product = self.products.get(dtype)
         if product is None:
-            return self.base.gemm(m, n, k, dtype)
+            return self.base.gemm(m, n, k, dtype, accumulate=accumulate)
         M, N, K = np.broadcast_arrays(real(m), real(n), real(k))
-        seconds = product.seconds(M, N, K)
+        seconds = product.seconds(M, N, K, accumulate=accumulate)
         if dtype in HALF_DTYPES:
             if self.residuals is not None:
                 seconds = seconds * self.residuals.factor(M, N, K)
@@ -98,16 +109,23 @@ class ProfileRates:
         return Priced(real(np.maximum(seconds, 2.0 * M * N * K / product.peak_flops_per_s)), self.origin)
 
     def grouped_gemm(
-        self, rows: ArrayLike, groups: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, fused: bool = True
+        self,
+        rows: ArrayLike,
+        groups: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        dtype: str,
+        *,
+        fused: bool = True,
+        weight_gradient: bool = False,
     ) -> Priced:
         """Seconds of `groups` products of rows/groups x k by k x n."""
         product = self.products.get(dtype)
         if product is None:
-            return self.base.grouped_gemm(rows, groups, n, k, dtype, fused=fused)
-        share, padding, group_s = self.grouped_share, self.grouped_padding, 0.0
-        if not fused:
-            share, padding, group_s = GROUPED_FLOPS_SHARE, 0.0, GROUP_S
-        return Priced(GroupedProduct(product, share, padding, group_s).seconds(rows, groups, n, k), self.grouped_origin)
+            return self.base.grouped_gemm(rows, groups, n, k, dtype, fused=fused, weight_gradient=weight_gradient)
+        which = self.fused if fused else self.launched
+        kernel = GroupedProduct(product, which.flops_share, which.padding_rows, which.group_s)
+        return Priced(kernel.seconds(rows, groups, n, k, weight_gradient=weight_gradient), which.origin)
 
     def attention(
         self,
@@ -231,7 +249,7 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates |
     own = name == device.id
     origin: Origin = "profile" if own else "datasheet"
     forward, backward = _attention(data, device)
-    grouped = data.get("grouped", {}).get("fused")
+    grouped = data.get("grouped", {})
     network, measured = _network(data, base.network, cluster)
     streams: Mapping[str, float] = data.get("streams", {}).get("shares", {})
     return ProfileRates(
@@ -244,14 +262,19 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates |
         forward=forward,
         backward=backward,
         backward_origin=origin if "backward" in data["attention"] else "default",
-        grouped_share=grouped["flops_share"] if grouped else GROUPED_FLOPS_SHARE,
-        grouped_padding=grouped["padding_rows"] if grouped else GROUPED_PADDING_ROWS,
-        grouped_origin=origin if grouped else "default",
+        fused=_grouping(grouped.get("fused"), origin, Grouping(GROUPED_FLOPS_SHARE, GROUPED_PADDING_ROWS, 0.0, "default")),
+        launched=_grouping(grouped.get("launched"), origin, Grouping(GROUPED_FLOPS_SHARE, 0.0, GROUP_S, "default")),
         measured_streams=streams,
         network=network,
         network_origin=origin if measured else "default",
         about=_about(data, device, own, measured, sustained),
     )
+
+
+def _grouping(block: Mapping[str, float] | None, origin: Origin, default: Grouping) -> Grouping:
+    if block is None:
+        return default
+    return Grouping(block["flops_share"], block.get("padding_rows", 0.0), block.get("group_s", 0.0), origin)
 
 
 def _scale(data: Mapping[str, Any], device: Device) -> tuple[float, float]:
@@ -361,6 +384,8 @@ def _about(data: Mapping[str, Any], device: Device, own: bool, measured: bool, s
         out["attention backward"] = f"default: {ATTENTION_BACKWARD_SHARE} of the forward FLOP/s ({head} forward)"
     if "fused" in data.get("grouped", {}):
         out["grouped_gemm"] = line(data["grouped"]["fused"])
+    if "launched" in data.get("grouped", {}):
+        out["grouped_gemm not fused"] = line(data["grouped"]["launched"])
     if measured:
         out["collective"] = f"{line(data['collective'])}; beyond the scale-up domain: default"
     if "streams" in data:

@@ -92,7 +92,8 @@ def test_no_rate_exceeds_a_datasheet_peak(device):
         assert kernel.bytes_per_s <= spec.hbm_bytes_per_s.value
         assert min(kernel.half_length, kernel.half_rows, kernel.fixed_s) > 0
     assert all(0 < share <= 1 for share in rates.measured_streams.values())
-    assert 0 < rates.grouped_share <= 1
+    assert 0 < rates.fused.flops_share <= 1
+    assert 0 < rates.launched.flops_share <= 1
 
 
 @pytest.mark.parametrize("device", KNOWN)
@@ -148,6 +149,42 @@ def test_backward_attention_of_b200_lies_near_its_measured_rows():
         priced = rates_of("b200").attention(s, s, h, g, dk, dv, score_share=0.5, backward=True)
         assert float(priced.seconds) == pytest.approx(measured, rel=0.12)
         assert priced.source == "profile"
+
+
+# TFLOP/s of attention and of the dense layers inside training steps of Llama-3.1-8B at long sequences, causal half counted
+# (ml-engineering, insights/when-to-upgrade-gpus). The runs recompute every layer and do not count it: the forward runs twice.
+IN_STEP = [("h200-sxm", 447, 463), ("b200", 834, 771)]
+
+
+@pytest.mark.parametrize(("device", "attention", "dense"), IN_STEP)
+def test_kernels_run_as_fast_as_inside_a_real_step(device, attention, dense):
+    rates, s = rates_of(device), 131072
+    forward, backward = (
+        float(rates.attention(s, s, 32, 8, 128, 128, score_share=0.5, backward=b).seconds) for b in (False, True)
+    )
+    counted = 3.5 * 2 * 256 * 0.5 * s * s * 32
+    assert counted / (2 * forward + backward) / 1e12 == pytest.approx(attention, rel=0.05)
+    seconds = flops = 0.0
+    for n, k in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):  # QKV, projection, gate and up, down
+        seconds += 2 * float(rates.gemm(s, n, k, "bf16").seconds) + float(rates.gemm(s, k, n, "bf16").seconds)
+        seconds += float(rates.gemm(n, k, s, "bf16", accumulate=True).seconds)
+        flops += 6 * s * n * k
+    assert flops / seconds / 1e12 == pytest.approx(dense, rel=0.05)
+
+
+def test_groups_launched_one_by_one_lie_near_their_measured_rows():
+    """SimuMax, B200: groups, rows of each, n, k, share of 2250 TFLOP/s; the weight gradient adds to fp32."""
+    rows = [(160, 154, 3072, 5120, 0.19969, False), (256, 128, 4096, 7168, 0.20811, False), (80, 308, 3072, 5120, 0.38676, False),
+            (160, 154, 3072, 5120, 0.09365, True), (256, 128, 4096, 7168, 0.07749, True)]  # fmt: skip
+    for groups, each, n, k, share, gradient in rows:
+        measured = 2.0 * groups * each * n * k / (share * 2250e12)
+        priced = rates_of("b200").grouped_gemm(groups * each, groups, n, k, "bf16", fused=False, weight_gradient=gradient)
+        assert float(priced.seconds) == pytest.approx(measured, rel=0.3)
+
+
+def test_a_weight_gradient_costs_more_than_a_product_of_its_size():
+    rates = rates_of("h100-sxm")
+    assert rates.gemm(1024, 1024, 256, "bf16", accumulate=True).seconds > rates.gemm(1024, 1024, 256, "bf16").seconds
 
 
 def test_devices_without_a_table_scale_from_their_nearest_relative():
