@@ -211,10 +211,6 @@ class ModelSpec(Spec):
 
     def __hash__(self) -> int:
         """Return a hash over the shapes, so that what is counted once for a model can be kept (kinds is a dict)."""
-        return hash((self.id, self.hidden, self.vocab, tuple(self.kinds.items()), self.layers))
-
-    def __hash__(self) -> int:
-        """Return a hash of what decides counts and prices; equality compares every field."""
         return hash((self.id, self.hidden, self.vocab, tuple(self.kinds.items()), self.layers, self.tied_embeddings))
 
     @property
