@@ -75,7 +75,7 @@ def peak(
     s = tables.shard
     piped = (layouts.pp > 1)[:, None]
     stream = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
-    kept = per_micro_batch * stages.in_flight
+    kept = per_micro_batch * _in_flight(workload, layouts, stages)
     kept = _on_device(kept, per_micro_batch, layouts, stages)
     table_gradient = 2.0 * tables.row(tables.vocab / s.tp) * model.hidden
     linear_cached, _, head_cached = settings.caches
@@ -109,6 +109,15 @@ def peak(
     )  # fmt: skip
     note = "only the largest of these moments counts; the others are 0"
     return Peak(event, left, total("memory.peak", "held at the peak", parts, note=note))
+
+
+def _in_flight(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
+    """Return micro-batches in flight; overlapping expert all-to-all pairs one chunk's forward with another's backward, so
+    one more chunk is alive (combined_1f1b.py:51-65, schedules.py:966-970)."""
+    if not layouts.ep_overlap.any():
+        return stages.in_flight
+    more = np.minimum(stages.in_flight + 1.0 / stages.chunks, layouts.micro_batches(workload.global_batch)[:, None])
+    return np.where(layouts.ep_overlap[:, None], np.maximum(more, stages.in_flight), stages.in_flight)
 
 
 def _largest(moments: tuple[Array, ...]) -> NDArray[np.int64]:

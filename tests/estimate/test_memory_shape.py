@@ -182,6 +182,16 @@ def test_offload_moves_its_share():
     assert moved == pytest.approx(kept * 2 / 16)  # two layers on their way
 
 
+def test_overlapped_experts_keep_one_more_chunk():
+    """Two micro-batches without a pipeline; with one, 1/v more; never more than there are."""
+    plain, paired, alone = (
+        one(HYBRID, {"dp": 8, "ep": 8, "ep_overlap": o}, global_batch=b).tree.find("memory.activations").value[0, 0]
+        for o, b in ((False, 64), (True, 64), (True, 8))
+    )
+    assert paired == 2 * plain
+    assert alone == plain
+
+
 def test_key_value_heads_are_copied_beyond_their_number():
     four, eight = (
         one(DENSE, {"tp": t}, framework_date="2025-01-01").tree.find("memory.activations.grouped").parts for t in (4, 8)
