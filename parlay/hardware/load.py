@@ -7,43 +7,23 @@ cluster needs are parsed.
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from parlay.catalog import Summary, find, fold, is_path, names, read_table, summaries
 from parlay.errors import UnknownNameError, UsageError
 from parlay.hardware.spec import Cluster, Device, Link
-from parlay.specfile import read_toml, validate
+from parlay.specfile import validate
 
 Kind = Literal["device", "link", "cluster"]
 S = TypeVar("S", Device, Link, Cluster)
 
 CATALOG = Path(__file__).parent / "catalog"
 MOST_EXTENDS = 8  # a longer chain is a mistake, or an attack
-MOST_NAME = 100  # letters of an id
-MOST_NESTING = 8  # tables in tables; a cluster with an inline device needs four
 _PARTS: Mapping[str, Kind] = {"device": "device", "scale_up_link": "link", "nic_link": "link"}
-_HEAD_BYTES = 4096
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
-    """What a list shows of a catalog entry, read from the head of its file alone."""
-
-    id: str
-    name: str
-    aliases: tuple[str, ...]
-    path: Path
-    detail: str  # a device's architecture, a link's kind, a cluster's device
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every name that finds this entry."""
-        return (self.id, *self.aliases)
 
 
 def user_catalog_directory() -> Path:
@@ -166,7 +146,7 @@ def _read(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path,
         raise UsageError(f"extends itself: {chain}", where=f"{seen[0]}: extends")
     if len(seen) >= MOST_EXTENDS:
         raise UsageError(f"is a chain of more than {MOST_EXTENDS} files", where=f"{seen[0]}: extends")
-    data = _table(path)
+    data = read_table(path)
     if kind == "cluster":
         for key in _PARTS:
             if key in data:
@@ -183,30 +163,6 @@ def _read(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path,
     if kind == "cluster" or base is not None:
         data.setdefault("id", path.stem)
     return data
-
-
-def _table(path: Path) -> dict[str, Any]:
-    """Return the table of one file, or raise UsageError: not a file, empty, nested too deeply, not TOML."""
-    try:
-        if path.is_dir():
-            raise UsageError("is a directory, not a file", where=str(path))
-        if path.exists() and not path.is_file():
-            raise UsageError("is not a regular file", where=str(path))
-        data = read_toml(path)
-    except UsageError:
-        raise
-    except OSError as error:  # a name that is too long
-        raise UsageError(f"cannot be read ({error.strerror})", where=str(path)[:200]) from None
-    except ValueError as error:  # a number of thousands of digits, a zero byte in the name
-        raise UsageError(f"not valid: {error}", where=str(path)[:200].replace("\0", "?")) from None
-    if not data:
-        raise UsageError("is empty", where=str(path))
-    layer: list[Any] = [data]
-    for _ in range(MOST_NESTING):
-        layer = [x for item in layer for x in (item.values() if isinstance(item, dict) else item) if isinstance(x, (dict, list))]
-        if not layer:
-            return data
-    raise UsageError(f"nests tables more than {MOST_NESTING} deep, so it is not a specification", where=str(path))
 
 
 def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,27 +191,23 @@ def _nameless(data: Mapping[str, Any]) -> dict[str, Any]:
 def _absolute(given: Any, folder: Path) -> Any:
     """Return a reference with a file name made absolute; catalog names and other values stay as they are."""
     if isinstance(given, str):
-        return str(folder / given) if _is_path(given) else given
+        return str(folder / given) if is_path(given) else given
     if isinstance(given, dict) and isinstance(given.get("extends"), str):
         return {**given, "extends": _absolute(given["extends"], folder)}
     return given
 
 
-def _is_path(name: str | Path) -> bool:
-    return isinstance(name, Path) or name.lower().endswith(".toml") or "/" in name or os.sep in name
-
-
 def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: str | None = None) -> Path:
     """Return the file of a name; the built-in catalog and the user's may not share names."""
-    if _is_path(name):
+    if is_path(name):
         if where is not None and not os.path.isfile(name):
             raise UsageError(f"'{name}' is not a file", where=where)
         return Path(name)
-    wanted = _fold(str(name))
+    wanted = fold(str(name))
     own = None if user_directory is None else user_directory / f"{kind}s"
-    found = _find(wanted, CATALOG / f"{kind}s", lambda: _catalog(kind))
+    found = find(wanted, CATALOG / f"{kind}s", lambda: _catalog(kind))
     if own is not None:
-        mine = _find(wanted, own, lambda: _summaries(own))
+        mine = find(wanted, own, lambda: summaries(own))
         if found and mine:
             raise UsageError(f"the name '{wanted}' is also in the built-in catalog", where=str(mine), hint="give it another id")
         found = found or mine
@@ -265,19 +217,9 @@ def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: st
     raise UnknownNameError(kind, str(name), known, where=where, hint=_clusters_of(wanted) if kind == "cluster" else None)
 
 
-def _find(wanted: str, folder: Path, summaries: Callable[[], tuple[Summary, ...]]) -> Path | None:
-    if (
-        len(wanted) <= MOST_NAME and wanted.replace("-", "").isalnum()
-    ):  # a plain id is the name of its file, so no other file need be opened
-        direct = folder / f"{wanted}.toml"
-        if direct.is_file():
-            return direct
-    return _names(summaries()).get(wanted)
-
-
 def _clusters_of(device: str) -> str | None:
     """Return a hint that lists the clusters of a device, if `device` names one."""
-    path = _find(device, CATALOG / "devices", lambda: _catalog("device"))
+    path = find(device, CATALOG / "devices", lambda: _catalog("device"))
     clusters = [s.id for s in _catalog("cluster") if path is not None and s.detail == path.stem]
     if path is None:
         return None
@@ -286,47 +228,13 @@ def _clusters_of(device: str) -> str | None:
 
 
 def _list(kind: Kind, user_directory: Path | None) -> tuple[Summary, ...]:
-    own = () if user_directory is None else _summaries(user_directory / f"{kind}s")
+    own = () if user_directory is None else summaries(user_directory / f"{kind}s")
     everything = (*_catalog(kind), *own)
-    _names(everything)
+    names(everything)
     return tuple(sorted(everything, key=lambda summary: summary.id))
 
 
 @lru_cache(maxsize=3)
 def _catalog(kind: Kind) -> tuple[Summary, ...]:
     """Return the summaries of the built-in catalog, which does not change while the program runs."""
-    return _summaries(CATALOG / f"{kind}s")
-
-
-def _summaries(folder: Path) -> tuple[Summary, ...]:
-    return tuple(_summary(path) for path in sorted(folder.glob("*.toml"))) if folder.is_dir() else ()
-
-
-def _summary(path: Path) -> Summary:
-    """Return the summary of a file from its head (the keys above the first table), or from all of it."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_HEAD_BYTES).decode("utf-8-sig", errors="ignore")
-        head = tomllib.loads(text.partition("\n[")[0])
-    except (OSError, ValueError, RecursionError):
-        head = _table(path)
-    aliases = head.get("aliases", ())
-    if not isinstance(aliases, (list, tuple)) or not all(isinstance(alias, str) for alias in aliases):
-        raise UsageError("expected a list of names", where=f"{path}: aliases")
-    detail = next((head[key] for key in ("device", "architecture", "kind") if isinstance(head.get(key), str)), "")
-    return Summary(str(head.get("id", path.stem)), str(head.get("name", path.stem)), tuple(aliases), path, detail)
-
-
-def _names(summaries: tuple[Summary, ...]) -> dict[str, Path]:
-    """Return the file of each folded name, or raise UsageError for a name that two files have."""
-    paths: dict[str, Path] = {}
-    for summary in summaries:
-        for name in dict.fromkeys(map(_fold, summary.names)):
-            if name in paths:
-                raise UsageError(f"the name '{name}' is also in {paths[name]}", where=str(summary.path), hint="give it another")
-            paths[name] = summary.path
-    return paths
-
-
-def _fold(name: str) -> str:
-    return name.strip().lower().replace("_", "-").replace(" ", "-")
+    return summaries(CATALOG / f"{kind}s")

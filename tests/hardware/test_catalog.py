@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-import parlay.hardware.load as load
+from parlay import catalog
 from parlay.hardware.load import CATALOG, list_clusters, list_devices, list_links, load_cluster, load_device, load_link
 from parlay.hardware.spec import Kind
 
@@ -178,8 +178,8 @@ def test_rack_scale_domains():
 
 def test_a_cluster_parses_only_its_own_files_and_fast(monkeypatch):
     opened: list[str] = []
-    read = load.read_toml
-    monkeypatch.setattr(load, "read_toml", lambda path: opened.append(path.stem) or read(path))
+    read = catalog.read_toml
+    monkeypatch.setattr(catalog, "read_toml", lambda path: opened.append(path.stem) or read(path))
     load_cluster("dgx-h100")
     assert sorted(opened) == ["dgx-h100", "h100-sxm", "ib-ndr", "nvlink4"]
     best = min(_seconds(lambda: load_cluster("dgx-h100")) for _ in range(5))
