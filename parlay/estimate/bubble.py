@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.stages import Stages
+from parlay.formulas import pipeline
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import SCHEDULES, Schedule
 
@@ -20,8 +23,6 @@ def bubble_seconds(
     Fill and drain pass every other stage once: sum(f + B) - max(f + B) for GPipe and 1F1B, divided by the virtual
     stages where these interleave. The schedules that defer weight gradients take them out of it (see each formula).
     """
-    from parlay.formulas import pipeline
-
     p = layouts.pp.astype(np.float64)
     whole = np.where(stages.exists, (forward + backward + sends) * stages.count, 0.0)
     busy = np.where(stages.exists, forward + backward + sends, 0.0)
@@ -33,7 +34,7 @@ def bubble_seconds(
 
     f, b, w = mean(forward), mean(backward), mean(weight)
     bubble = others / np.where(_is(layouts, "interleaved", "bfs"), layouts.vpp, 1)
-    special: dict[Schedule, Array] = {
+    special: dict[Schedule, Any] = {
         "zb-h1": pipeline.zb_h1_bubble_s(p, f, b, w),
         "zb-h2": pipeline.zb_h2_bubble_s(p, f, b, w),
         "zb-v": pipeline.zb_v_bubble_s(p, f, b, w),

@@ -105,7 +105,7 @@ def peak_flops(cluster: Cluster, workload: Workload) -> float:
             where="precision",
             hint=f"it has {', '.join(sorted(peaks))}",
         )
-    return float(peaks[dtype].value)  # type: ignore[index]
+    return float(peaks[dtype].value)
 
 
 def estimate(

@@ -14,6 +14,7 @@ from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import activations as act
 from parlay.formulas import buffers
+from parlay.formulas import communication_buffers as comm
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec
@@ -135,12 +136,12 @@ def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables
     """Return what lies outside the allocator: communicators, userbuffers, the device context."""
     groups = (layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp)
     count = np.stack([g > 1 for g in groups]).sum(axis=0).astype(np.float64)[:, None]
-    rings = buffers.ring_communicator(channels=CHANNELS) * count
+    rings = comm.ring_communicator(channels=CHANNELS) * count
     domain = float(cluster.scale_up_gpus.value)
     generation = int(capability_of(cluster.device))
     channels = SWITCH_CHANNELS.get(generation, 0.0) if cluster.scale_up_link.kind == "nvlink" else 0.0
     in_switch = ((layouts.tp >= SWITCH_RANKS) & (layouts.tp <= domain)).astype(np.float64)[:, None]
-    switch = buffers.switch_communicator(channels=channels) * in_switch
+    switch = comm.switch_communicator(channels=channels) * in_switch
     s = tables.shard
     each = np.asarray(act.token_tensors(s.tokens, model.hidden, tensors=USERBUFFERS))
     overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), each, 0.0))
@@ -148,9 +149,9 @@ def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables
         "memory.outside",
         "communication buffers and context",
         (
-            Term("memory.outside.rings", "NCCL rings", rings, formula="buffers.ring_communicator", source="assumed",
+            Term("memory.outside.rings", "NCCL rings", rings, formula="communication_buffers.ring_communicator", source="assumed",
                  inputs={"communicators": count, "channels": CHANNELS}),
-            Term("memory.outside.switch", "NVLink switch buffers", switch, formula="buffers.switch_communicator",
+            Term("memory.outside.switch", "NVLink switch buffers", switch, formula="communication_buffers.switch_communicator",
                  source="assumed", inputs={"channels": channels}),
             Term("memory.outside.userbuffers", "overlap buffers of tensor parallelism", overlapped, source="assumed",
                  formula="activations.token_tensors"),

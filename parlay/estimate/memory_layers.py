@@ -18,6 +18,7 @@ from parlay.estimate.frameworks import Settings
 from parlay.estimate.shard import Shard
 from parlay.formulas import activations as act
 from parlay.formulas import activations_moe as moe
+from parlay.formulas import activations_recurrent as recurrent
 from parlay.layouts.workload import Workload
 from parlay.models.spec import (
     DenseMlp,
@@ -133,7 +134,7 @@ def _mixer(kind: LayerKind, r: Recorder) -> None:
         r.add(
             "mamba",
             "mixer",
-            moe.mamba2_kept,
+            recurrent.mamba2_kept,
             inner=x.heads * x.head_dim,
             groups=x.groups,
             state=x.state,
@@ -141,10 +142,10 @@ def _mixer(kind: LayerKind, r: Recorder) -> None:
             **r.heads,
         )
     elif isinstance(x, Mamba1):
-        r.add("mamba", "mixer", moe.mamba2_kept, inner=x.inner, groups=0, state=x.state, heads=0, **r.heads)
+        r.add("mamba", "mixer", recurrent.mamba2_kept, inner=x.inner, groups=0, state=x.state, heads=0, **r.heads)
     elif isinstance(x, GatedDelta):
         keys, values = x.key_heads * x.key_dim, x.value_heads * x.value_dim
-        r.add("gated delta", "mixer", moe.gated_delta_kept, key_width=keys, value_width=values, value_heads=x.value_heads,
+        r.add("gated delta", "mixer", recurrent.gated_delta_kept, key_width=keys, value_width=values, value_heads=x.value_heads,
               key_dim=x.key_dim, **r.heads)  # fmt: skip
     if r.workload.dropout:
         r.add("dropout mask", "mixer", act.token_tensors, width=r.model.hidden, element_bytes=1.0, **r.rows)

@@ -26,7 +26,7 @@ from parlay.models.spec import (
     ModelSpec,
     MoeMlp,
 )
-from parlay.rates.interface import Rates, Stream
+from parlay.rates.interface import Priced, Rates, Stream
 
 Array = NDArray[np.float64]
 
@@ -175,10 +175,15 @@ def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window:
     # Contiguous causal blocks: the last rank computes c - 1/2 blocks and all wait for it; balanced, each does c/2.
     slow = np.where(contiguous, 2 - 1 / s.ring, 1.0)
     queries = _own_queries(s)
-    arguments = dict(qk_dim=qk, v_dim=v, score_share=np.minimum(share * slow, 1.0), batch=s.micro_batch)
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
-    fwd = p.rates.attention(queries, s.seq_len, local, local_kv, **arguments)
-    bwd = p.rates.attention(queries, s.seq_len, local, local_kv, backward=True, **arguments)
+    computed = np.minimum(share * slow, 1.0)
+
+    def priced(backward: bool) -> Priced:
+        return p.rates.attention(
+            queries, s.seq_len, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward
+        )
+
+    fwd, bwd = priced(False), priced(True)
     modules = frozenset({"core_attention"})
     zero = np.zeros_like(fwd.seconds)
     core = [Operator("attention", "attention core", fwd.seconds, bwd.seconds, zero, modules, 1.0, fwd.source)]

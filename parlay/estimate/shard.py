@@ -80,8 +80,8 @@ class Shard:
 
     def recomputes(self, modules: frozenset[str]) -> Mask:
         """Return where any of `modules`, or everything, is recomputed in the backward pass."""
-        bits = sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})  # type: ignore[arg-type]
-        return (self.recompute & bits) != 0
+        bits = sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})
+        return np.asarray((self.recompute & bits) != 0)
 
     @classmethod
     def of(cls, layouts: Layouts, workload: Workload, cluster: Cluster) -> Shard:

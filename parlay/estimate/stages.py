@@ -106,10 +106,8 @@ def stages_of(model: ModelSpec, layouts: Layouts, global_batch: int, *, every: b
     )  # (unique, stages, kinds)
     layers = {kind: layer_table[row_of, :, i] for i, kind in enumerate(kinds)}
     chunks = column("chunks", 1)
-    flight = in_flight(
-        SCHEDULES, layouts.schedule[:, None], layouts.pp[:, None], layouts.vpp[:, None],
-        layouts.micro_batches(global_batch)[:, None], np.minimum(index, last),
-    )  # fmt: skip
+    m = layouts.micro_batches(global_batch)[:, None]
+    flight = in_flight(layouts.schedule[:, None], layouts.pp[:, None], layouts.vpp[:, None], m, np.minimum(index, last))
     both = layouts.schedule == SCHEDULES.index("dualpipe")
     return Stages(
         index=index,
@@ -118,7 +116,7 @@ def stages_of(model: ModelSpec, layouts: Layouts, global_batch: int, *, every: b
         layers=layers,
         embedding=column("embedding") > 0,
         head=head,
-        mtp=head * float(model.mtp_layers),
+        mtp=np.asarray(head * float(model.mtp_layers), dtype=np.float64),
         in_flight=flight,
         chunk_layers=column("largest"),
         chunks=chunks,

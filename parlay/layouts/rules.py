@@ -34,7 +34,9 @@ class Question:
     @property
     def heads(self) -> tuple[int, ...]:
         """Return the distinct query-head counts of the model's softmax attentions."""
-        return tuple(sorted({k.mixer.heads for k in self.model.kinds.values() if isinstance(k.mixer, GroupedAttention | LatentAttention)}))
+        return tuple(
+            sorted({k.mixer.heads for k in self.model.kinds.values() if isinstance(k.mixer, GroupedAttention | LatentAttention)})
+        )
 
     @property
     def kv_heads(self) -> tuple[int, ...]:
@@ -90,14 +92,17 @@ def _list(values: list[int]) -> str:
 
 
 def _gpu_count(x: Layouts, q: Question) -> Mask:
-    return x.gpus != q.gpus
+    return np.asarray(x.gpus != q.gpus)
 
 
 def _gpu_count_message(x: Layout, q: Question) -> tuple[str, str]:
     product = f"tp{x.tp} x cp{x.cp} x pp{x.pp} x dp{x.dp} = {x.gpus:,} GPUs, but there are {q.gpus:,}"
     others = x.tp * x.cp * x.pp
     if q.gpus % others == 0:
-        return product, f"with this tp, cp and pp, dp must be {q.gpus // others} (ep and etp share these GPUs, they do not multiply)"
+        return (
+            product,
+            f"with this tp, cp and pp, dp must be {q.gpus // others} (ep and etp share these GPUs, they do not multiply)",
+        )
     return product, "tp x cp x pp must divide the GPU count (ep and etp share these GPUs, they do not multiply)"
 
 
@@ -156,7 +161,10 @@ def _width_message(x: Layout, q: Question) -> tuple[str, str]:
         if kind.mlp.kind == "dense" and kind.mlp.width % x.tp:
             return f"tp={x.tp} does not divide the MLP width {kind.mlp.width:,}", f"tp may be {_list(divisors(kind.mlp.width))}"
         if isinstance(kind.mlp, MoeMlp) and kind.mlp.width % x.etp:
-            return f"etp={x.etp} does not divide the expert width {kind.mlp.width:,}", f"etp may be {_list(divisors(kind.mlp.width))}"
+            return (
+                f"etp={x.etp} does not divide the expert width {kind.mlp.width:,}",
+                f"etp may be {_list(divisors(kind.mlp.width))}",
+            )
     return f"tp={x.tp} does not divide the hidden size {q.model.hidden:,}", f"tp may be {_list(divisors(q.model.hidden))}"
 
 
@@ -173,7 +181,7 @@ def _node_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _batch(x: Layouts, q: Question) -> Mask:
-    return q.workload.global_batch % (x.dp * x.micro_batch) != 0
+    return np.asarray(q.workload.global_batch % (x.dp * x.micro_batch) != 0)
 
 
 def _batch_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -189,7 +197,7 @@ def _sequence(x: Layouts, q: Question) -> Mask:
     s = q.workload.seq_len
     balanced = np.isin(x.cp_kind, [CP_KINDS.index("zigzag"), CP_KINDS.index("allgather"), CP_KINDS.index("usp")])
     unit = x.cp * np.where(balanced & q.workload.causal & (x.cp > 1), 2, 1) * np.where(x.sp, x.tp, 1)
-    return s % unit != 0
+    return np.asarray(s % unit != 0)
 
 
 def _sequence_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -211,7 +219,7 @@ def _ulysses(x: Layouts, q: Question) -> Mask:
     for k in q.kv_heads:
         local = np.maximum(k // x.tp, 1)
         broken |= (degree > 1) & (local % degree != 0) & (degree % local != 0)
-    return broken & (degree > 1)
+    return np.asarray(broken & (degree > 1))
 
 
 def _ulysses_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -228,7 +236,7 @@ def _ulysses_message(x: Layout, q: Question) -> tuple[str, str]:
 def _experts(x: Layouts, q: Question) -> Mask:
     if not q.experts:
         return (x.ep > 1) | (x.etp > 1)
-    return np.any([m.experts % x.ep != 0 for m in q.experts], axis=0)
+    return np.asarray(np.any([m.experts % x.ep != 0 for m in q.experts], axis=0))
 
 
 def _experts_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -239,7 +247,7 @@ def _experts_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _expert_grid(x: Layouts, q: Question) -> Mask:
-    return (x.tp * x.cp * x.dp) % (x.ep * x.etp) != 0
+    return np.asarray((x.tp * x.cp * x.dp) % (x.ep * x.etp) != 0)
 
 
 def _expert_grid_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -266,7 +274,7 @@ def _ends(x: Layouts, q: Question) -> Mask:
     set_ends = (x.first_layers > 0) | (x.last_layers > 0)
     left = q.model.layer_count - x.first_layers - x.last_layers
     middle = x.pp - (x.first_layers > 0) - (x.last_layers > 0)
-    return set_ends & ((left < middle) | ((middle == 0) & (left != 0)) | (x.pp < 2))
+    return np.asarray(set_ends & ((left < middle) | ((middle == 0) & (left != 0)) | (x.pp < 2)))
 
 
 def _ends_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -281,7 +289,7 @@ def _uneven(x: Layouts, q: Question) -> Mask:
     # string could express more, at one layer's difference, which is what chunk_sizes does for vpp = 1.
     n = x.pp * x.vpp
     layers = q.model.layer_count
-    return (x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers + x.last_layers == 0)
+    return np.asarray((x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers + x.last_layers == 0))
 
 
 def _uneven_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -304,7 +312,7 @@ def _schedule(x: Layouts, q: Question) -> Mask:
     both = np.isin(x.schedule, [code(s) for s in BOTH_WAYS])
     broken |= both & ((x.pp % 2 != 0) | (m % 2 != 0))
     broken |= (both | (x.schedule == code("dualpipev"))) & (m < 2 * x.pp)
-    return broken
+    return np.asarray(broken)
 
 
 def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -324,7 +332,7 @@ def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _shard(x: Layouts, q: Question) -> Mask:
-    return (x.zero == 3) & ((x.dp * x.cp) % np.maximum(x.shard, 1) != 0)
+    return np.asarray((x.zero == 3) & ((x.dp * x.cp) % np.maximum(x.shard, 1) != 0))
 
 
 def _shard_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -338,7 +346,7 @@ def _framework(x: Layouts, q: Question) -> Mask:
         "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
         "deepspeed": ("1f1b",),
     }[q.workload.framework]
-    broken = ~np.isin(x.schedule, [code(s) for s in runs])  # type: ignore[arg-type]
+    broken = ~np.isin(x.schedule, [code(s) for s in runs])
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
@@ -352,7 +360,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
     name = x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")
-    return f"{f} does not offer the pipeline schedule {name}", "megatron-core: 1f1b, interleaved; torchtitan: also gpipe, bfs, zb-v, dualpipev"
+    return (
+        f"{f} does not offer the pipeline schedule {name}",
+        "megatron-core: 1f1b, interleaved; torchtitan: also gpipe, bfs, zb-v, dualpipev",
+    )
 
 
 def _recompute_layers(x: Layouts, q: Question) -> Mask:
@@ -378,7 +389,9 @@ RULES: tuple[Rule, ...] = (
     Rule("layers", "every pipeline chunk holds at least one layer", _layers, _layers_message),
     Rule("ends", "explicit first and last stages must leave layers for the others", _ends, _ends_message),
     Rule("uneven", "virtual stages are cut evenly, with embedding and head counted as layers or not", _uneven, _uneven_message),
-    Rule("schedule", "a pipeline schedule runs only with the stages and micro-batches it is made for", _schedule, _schedule_message),
+    Rule(
+        "schedule", "a pipeline schedule runs only with the stages and micro-batches it is made for", _schedule, _schedule_message
+    ),
     Rule("shard", "a ZeRO-3 or FSDP shard group divides the data-parallel ranks", _shard, _shard_message),
     Rule("framework", "the framework must offer the schedule and the sharding", _framework, _framework_message),
     Rule("recompute_layers", "a number of layers belongs to full recompute", _recompute_layers, _recompute_layers_message),
