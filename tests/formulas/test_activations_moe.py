@@ -1,4 +1,4 @@
-"""Rows, kept tensors and moments of expert layers and recurrent mixers."""
+"""Rows, kept tensors and moments of expert layers."""
 
 import numpy as np
 import pytest
@@ -51,20 +51,6 @@ def test_combine_holds_four_row_tensors_and_two_outputs():
     assert moe.combine_held(10, 8, 5, copies=3, outputs=1) == 2 * 8 * (30 + 5)
 
 
-@given(t=st.sampled_from([1, 2, 4, 8]))
-def test_recurrent_mixers_split_by_heads(t):
-    assert moe.mamba2_kept(4096, 8192, 8, 128, 128, tensor=t) * t == pytest.approx(moe.mamba2_kept(4096, 8192, 8, 128, 128))
-    assert moe.gated_delta_kept(64, 2048, 4096, 32, 128, tensor=t) * t == pytest.approx(
-        moe.gated_delta_kept(64, 2048, 4096, 32, 128)
-    )
-
-
-def test_states_vanish_with_ever_longer_chunks():
-    short, long = moe.mamba2_kept(1, 64, 1, 128, 2, chunk=64), moe.mamba2_kept(1, 64, 1, 128, 2, chunk=1e12)
-    assert short - long == pytest.approx(4 * 64 * 128 / 64)
-    assert long == pytest.approx(2 * (4 * 64 + 2 * 128 + 2))
-
-
 def test_broadcast():
     assert moe.combine_held(np.array([1, 2]), 4, np.array([[1], [3]])).shape == (2, 2)
 
@@ -78,8 +64,6 @@ def test_broadcast():
         (lambda: moe.row_map_kept(1, -1), "`experts`"),
         (lambda: moe.expert_input(-1, 1), "`rows`"),
         (lambda: moe.combine_held(1, -1, 1), "`width`"),
-        (lambda: moe.mamba2_kept(1, 1, 1, 1, 1, chunk=0), "`chunk`"),
-        (lambda: moe.gated_delta_kept(1, 1, 1, 1, 1, chunk=[4, 0]), r"`chunk` must be >= 1, got 0 at index \(1,\)"),
     ],
 )
 def test_outside_the_domain(call, message):
