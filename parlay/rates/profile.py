@@ -86,6 +86,7 @@ class ProfileRates:
     exact: ExactShapes | None
     forward: Attention
     backward: Attention
+    forward_origin: Origin
     backward_origin: Origin | Literal["default"]
     fused: Grouping
     launched: Grouping
@@ -160,7 +161,7 @@ class ProfileRates:
         flops = shape.backward_flops if backward else shape.forward_flops
         nbytes = (shape.backward_elements if backward else shape.forward_elements) * kernel.element_bytes
         seconds = kernel.seconds(flops, nbytes, shape.mean_dim, shape.length, shape.rows)
-        return Priced(seconds, self.backward_origin if backward else self.origin)
+        return Priced(seconds, self.backward_origin if backward else self.forward_origin)
 
     def stream(self, nbytes: ArrayLike, kind: Stream) -> Priced:
         """Seconds of a bandwidth-bound kernel that reads and writes `nbytes` in all."""
@@ -261,7 +262,10 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates |
         exact=_exact(data) if own and sustained else None,
         forward=forward,
         backward=backward,
-        backward_origin=origin if "backward" in data["attention"] else "default",
+        forward_origin=_attention_origin(data["attention"]["forward"], origin),
+        backward_origin=_attention_origin(data["attention"]["backward"], origin)
+        if "backward" in data["attention"]
+        else "default",
         fused=_grouping(grouped.get("fused"), origin, Grouping(GROUPED_FLOPS_SHARE, GROUPED_PADDING_ROWS, 0.0, "default")),
         launched=_grouping(grouped.get("launched"), origin, Grouping(GROUPED_FLOPS_SHARE, 0.0, GROUP_S, "default")),
         measured_streams=streams,
@@ -269,6 +273,11 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates |
         network_origin=origin if measured else "default",
         about=_about(data, device, own, measured, sustained),
     )
+
+
+def _attention_origin(block: Mapping[str, Any], origin: Origin) -> Origin:
+    """Return `origin`, but "datasheet" for a block that the fit itself scaled from a relative."""
+    return "datasheet" if block["source"].startswith("scaled from") else origin
 
 
 def _grouping(block: Mapping[str, float] | None, origin: Origin, default: Grouping) -> Grouping:
@@ -372,7 +381,8 @@ def _about(data: Mapping[str, Any], device: Device, own: bool, measured: bool, s
 
     def line(block: Mapping[str, Any]) -> str:
         error = block.get("error", block.get("formula_error", {}))
-        fit = f"; fit off by {error['median']:.1%} median, {error['p90']:.1%} p90, {error['max']:.0%} max" if error else ""
+        judged = "in sample, " if "fitted_points" in error else ""
+        fit = f"; fit off by {judged}{error['median']:.1%} median, {error['p90']:.1%} p90, {error['max']:.0%} max"
         return f"{head}: {block['source']}{fit}"
 
     out = {f"gemm {dtype}": line(block) for dtype, block in data["gemm"].items()}

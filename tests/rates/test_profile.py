@@ -256,6 +256,17 @@ def test_describe_names_source_and_residuals():
     assert "MAMF" in about["clock"]
 
 
+def test_what_was_scaled_or_fitted_on_few_points_says_so():
+    long = (8192, 8192, 32, 8, 128, 128)
+    rack = rates_of("gb300")
+    assert rack.attention(*long, score_share=0.5).source == "datasheet"
+    assert "scaled from b200" in rack.describe()["attention"]
+    assert rates_of("b200").attention(*long, score_share=0.5).source == "profile"
+    assert "in sample" in rates_of("b200").describe()["attention backward"]
+    assert rates_of("h100-sxm").attention(*long, score_share=0.5, backward=True).source == "default"
+    assert rates_of("h200-sxm").describe()["clock"].split(": ", 1)[1].startswith("as h100-sxm")
+
+
 def test_known_profiles_are_those_that_are_shipped():
     assert {p.stem for p in FOLDER.glob("*.json")} == set(KNOWN)
     for name, (architecture, flops, hbm) in KNOWN.items():
