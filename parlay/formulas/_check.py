@@ -14,10 +14,14 @@ class FormulaDomainError(ValueError):
 
 def real(name: str, value: ArrayLike, *, low: float, high: float = np.inf, open_low: bool = False) -> Real:
     """Return `value` as float64, or raise if any element leaves [low, high] (or (low, high] if `open_low`)."""
-    if type(value) in (int, float) and (low < value if open_low else low <= value) and value <= high:  # type: ignore[operator]
-        return np.float64(value)  # type: ignore[arg-type]  # plain numbers are most arguments; skip the arrays
+    # Most arguments are plain numbers or arrays of one element: they need no array operations.
+    one = value.item() if type(value) is np.ndarray and value.size == 1 and value.dtype == np.float64 else value
+    if type(one) in (int, float) and (low < one if open_low else low <= one) and one <= high:  # type: ignore[operator]
+        return value[()] if type(value) is np.ndarray else np.float64(one)  # type: ignore[arg-type]
     x = np.asarray(value, dtype=np.float64)
-    inside = (x > low if open_low else x >= low) & (x <= high)
+    inside = x > low if open_low else x >= low
+    if high != np.inf:
+        inside = inside & (x <= high)
     if not inside.all():
         first = np.unravel_index(np.argmin(inside), x.shape)
         where = f" at index {tuple(int(i) for i in first)}" if x.ndim else ""
