@@ -13,6 +13,7 @@ from typing import Literal
 from parlay.errors import UnknownNameError
 from parlay.formulas import flops as flops_formulas
 from parlay.formulas import parameters as formula
+from parlay.formulas import parameters_state as state_formula
 from parlay.models.spec import (
     DenseMlp,
     GatedDelta,
@@ -65,12 +66,12 @@ def _mixer(model: ModelSpec, kind: LayerKind) -> list[Part]:
             Part("heads", "tp", sharded, "mixer"),
         ]
     if isinstance(m, Mamba2):
-        count = int(formula.mamba2_parameters(h, m.heads, m.head_dim, m.groups, m.state, m.conv, int(m.conv_bias)))
+        count = int(state_formula.mamba2_parameters(h, m.heads, m.head_dim, m.groups, m.state, m.conv, int(m.conv_bias)))
         inner = m.heads * m.head_dim
         bias = (2 * inner + 2 * m.groups * m.state + m.heads + h) if m.bias else 0
         return [Part("mamba", "tp", count + bias, "mixer")]
     if isinstance(m, Mamba1):
-        count = int(formula.mamba1_parameters(h, m.inner, m.state, m.dt_rank, m.conv, int(m.conv_bias)))
+        count = int(state_formula.mamba1_parameters(h, m.inner, m.state, m.dt_rank, m.conv, int(m.conv_bias)))
         bias = (2 * m.inner + h) if m.bias else 0
         return [Part("mamba", "tp", count + bias + (m.dt_rank + 2 * m.state if m.inner_norms else 0), "mixer")]
     if isinstance(m, GatedDelta):
@@ -80,7 +81,7 @@ def _mixer(model: ModelSpec, kind: LayerKind) -> list[Part]:
 
 def _gated_delta(h: int, m: GatedDelta) -> int:
     keys, values = m.key_heads * m.key_dim, m.value_heads * m.value_dim
-    plain = int(formula.gated_delta_parameters(h, keys, values, m.value_heads, m.value_dim, m.conv))
+    plain = int(state_formula.gated_delta_parameters(h, keys, values, m.value_heads, m.value_dim, m.conv))
     if not m.gate_rank:
         return plain
     # Kimi Delta Attention: decay per key channel and output gate, each through a low-rank pair; no full-rank gate z.
@@ -129,7 +130,7 @@ def _feed_forward(model: ModelSpec, kind: LayerKind) -> list[Part]:
         Part("shared gate", "whole", h if m.shared_gate else 0, "shared"),
         Part("latent projections", "whole", 2 * h * m.latent_width if m.latent_width else 0, "shared"),
         # A score correction is a buffer, not a parameter, in the published implementation, and is left out.
-        Part("router", "whole", h * m.experts + (m.experts if m.router_bias else 0), "router"),
+        Part("router", "whole", int(formula.router_parameters(h, m.experts)) + (m.experts if m.router_bias else 0), "router"),
     ]
 
 
@@ -164,7 +165,7 @@ class ParameterCounts:
     @property
     def active_without_embedding(self) -> int:
         """As `active` without the input embedding, where the head does not share it."""
-        return self.active - (self.embedding if self.head else 0)
+        return self.active - (self.embedding if self.head >= self.embedding else 0)
 
 
 @lru_cache(maxsize=256)
@@ -186,7 +187,7 @@ def parameters(model: ModelSpec) -> ParameterCounts:
     table = model.embedding_projection or model.hidden
     projections = 2 * model.hidden * table if model.embedding_projection else 0
     return ParameterCounts(
-        embedding=model.vocab * table,
+        embedding=int(formula.embedding_parameters(model.vocab, table)),
         positions=model.position_embeddings * model.hidden,
         embedding_norm=norm_parameters(model, model.hidden) if model.embedding_norm else 0,
         head=(0 if model.tied_embeddings else model.vocab * table) + (model.vocab if model.head_bias else 0),
@@ -208,57 +209,95 @@ def mtp_extra(model: ModelSpec) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FlopsConvention:
-    """What a source counts as model FLOPs. Recompute is counted by none of them (that is HFU)."""
+    """What a source counts as the FLOPs of a token. Tokens per second need no convention; TFLOP/s and MFU do."""
 
     name: str
-    causal_half: bool
-    all_parameters: bool  # 6 N over all active parameters, vectors included; otherwise matmul weights without the router
-    embedding: bool  # with all_parameters: the input embedding is among them, although it costs no FLOPs
-    mtp: bool
     source: str
+    causal_half: bool = False  # only the scores under a causal mask
+    windows: bool = True  # a sliding window bounds the scores
+    all_parameters: bool = False  # 6 N over all active parameters, vectors included; else matmul weights without the router
+    embedding: bool = False  # with all_parameters: the input embedding is among them, although it costs no FLOPs
+    logits: bool = True  # the LM head counts
+    mtp: bool = False  # multi-token-prediction modules count
+    recompute: bool = False  # a second forward of the layers counts (HFU, full recompute)
 
 
 CONVENTIONS = {
     c.name: c
     for c in (
         FlopsConvention(
-            "megatron", True, False, False, True, "NVIDIA/Megatron-LM d98e8a64, megatron/training/training.py:1063-1300"
+            "megatron",
+            "NVIDIA/Megatron-LM d98e8a64, megatron/training/training.py:1063-1300; windows: Megatron-Bridge flop_utils.py",
+            causal_half=True,
+            mtp=True,
+        ),
+        FlopsConvention("korthikanti", "V. Korthikanti et al., arXiv:2205.05198, appendix A, equation 7", windows=False),
+        FlopsConvention(
+            "narayanan", "D. Narayanan et al., arXiv:2104.04473, section 3: full recompute", windows=False, recompute=True
         ),
         FlopsConvention(
-            "torchtitan", False, True, False, False, "pytorch/torchtitan b5bcd76c, torchtitan/models/utils.py:440-545"
+            "torchtitan", "pytorch/torchtitan b5bcd76c, torchtitan/models/utils.py:440-545", windows=False, all_parameters=True
         ),
-        FlopsConvention("torchtitan-causal", True, True, False, False, "torchtitan's with the causal half of the scores"),
-        FlopsConvention("nanotron", False, False, False, False, "huggingface/nanotron 2411b022, llama.py:1157-1226"),
-        FlopsConvention("llm-foundry", False, True, True, False, "mosaicml/llm-foundry 8c8dd48f, modeling_mpt.py:1588-1620"),
-        FlopsConvention("palm", False, True, False, False, "A. Chowdhery et al., arXiv:2204.02311, appendix B"),
+        FlopsConvention(
+            "torchtitan-causal", "torchtitan's with the causal half of the scores", causal_half=True, all_parameters=True
+        ),
+        FlopsConvention("nanotron", "huggingface/nanotron 2411b022, llama.py:1157-1226", windows=False),
+        FlopsConvention(
+            "llm-foundry",
+            "mosaicml/llm-foundry 8c8dd48f, modeling_mpt.py:1588-1620",
+            windows=False,
+            all_parameters=True,
+            embedding=True,
+        ),
+        FlopsConvention(
+            "llm-foundry-hfu",
+            "mosaicml/llm-foundry 8c8dd48f, scripts/train/benchmarking/README.md: HFU = 4/3 MFU",
+            windows=False,
+            all_parameters=True,
+            embedding=True,
+            recompute=True,
+        ),
+        FlopsConvention("palm", "A. Chowdhery et al., arXiv:2204.02311, appendix B", windows=False, all_parameters=True),
     )
 }
 
 
 @lru_cache(maxsize=1024)
 def flops_per_token(
-    model: ModelSpec, seq_len: int, *, convention: str = "megatron", vocab: int | None = None, mtp: bool = True
+    model: ModelSpec,
+    seq_len: int,
+    *,
+    convention: str | FlopsConvention = "megatron",
+    vocab: int | None = None,
+    mtp: bool = True,
 ) -> float:
-    """Return the model FLOPs of one training token, forward and backward, in a named convention.
+    """Return the FLOPs of one training token, forward and backward, in a convention of CONVENTIONS or of one's own.
 
     `vocab` replaces the vocabulary (Megatron counts the padded one); `mtp` switches multi-token prediction off.
-    Raises UnknownNameError for a convention that is not in CONVENTIONS.
+    Raises UnknownNameError for a name that is not in CONVENTIONS.
     """
-    if convention not in CONVENTIONS:
+    if isinstance(convention, str) and convention not in CONVENTIONS:
         raise UnknownNameError("FLOPs convention", convention, CONVENTIONS)
-    c = CONVENTIONS[convention]
+    c = CONVENTIONS[convention] if isinstance(convention, str) else convention
     names = model.layer_names()
     depth = model.mtp_layers if c.mtp and mtp and model.mtp_kind else 0
-    if depth:
-        names = names + [model.mtp_kind or ""] * depth
-    scores = sum(names.count(n) * score_flops(kind, seq_len, causal_half=c.causal_half) for n, kind in model.kinds.items())
+    names += [model.mtp_kind or ""] * depth
+    scores = sum(
+        names.count(n) * score_flops(kind, seq_len, causal_half=c.causal_half, windows=c.windows)
+        for n, kind in model.kinds.items()
+    )
+    logits = model.hidden * (vocab or model.vocab) * (1 + depth)
     if c.all_parameters:
         count = parameters(model)
-        return float(flops_formulas.training_flops(count.active if c.embedding else count.active_without_embedding, scores))
-    h = model.hidden
-    weights = sum(names.count(n) * matmul_weights(model, kind) for n, kind in model.kinds.items())
-    weights += h * (vocab or model.vocab) * (1 + depth) + depth * (3 * h + 2 * h * h)
-    return float(flops_formulas.training_flops(weights, scores))
+        weights = (count.active if c.embedding else count.active_without_embedding) - logits
+    else:
+        weights = sum(names.count(n) * matmul_weights(model, kind) for n, kind in model.kinds.items())
+        weights += depth * (3 * model.hidden + 2 * model.hidden * model.hidden)
+    again = 1.0 if c.recompute else 0.0
+    layers = flops_formulas.recompute_flops(2 * weights + scores, again)
+    # Full recompute repeats the layers; the head's forward runs once. llm-foundry's 4/3 holds for the whole.
+    head = flops_formulas.recompute_flops(2 * logits, again if c.all_parameters else 0.0)
+    return float(layers + (head if c.logits else 0.0))
 
 
 def matmul_weights(model: ModelSpec, kind: LayerKind) -> int:
@@ -271,36 +310,55 @@ def matmul_weights(model: ModelSpec, kind: LayerKind) -> int:
             total += part.count // kind.mlp.experts * kind.mlp.top_k
         else:
             total += part.count
-    return total - _biases(kind)
+    return total - _vectors(kind)
 
 
-def _biases(kind: LayerKind) -> int:
-    """Return the biases and other vectors among the matmul parts, which cost no matmul FLOPs."""
+def _vectors(kind: LayerKind) -> int:
+    """Return the biases, norms and other vectors among the matmul parts, which cost no matmul FLOPs.
+
+    A convolution's taps stay: each is one multiplication and one addition a token, as a weight is. The two norms of
+    latent attention stay too, because Megatron's own count has them.
+    """
     m, x = kind.mlp, kind.mixer
     count = 0
     if isinstance(x, GroupedAttention):
         wide = (x.heads * (2 if x.output_gate else 1) + 2 * x.kv_heads) * x.head_dim
         count += (wide if x.qkv_bias else 0) + (x.heads if x.sinks else 0)
+    elif isinstance(x, Mamba2):
+        inner, mixed = x.heads * x.head_dim, x.heads * x.head_dim + 2 * x.groups * x.state
+        count += 3 * x.heads + inner + (mixed if x.conv_bias else 0)
+    elif isinstance(x, Mamba1):
+        count += x.inner * (2 + x.state + int(x.conv_bias)) + (x.dt_rank + 2 * x.state if x.inner_norms else 0)
+    elif isinstance(x, GatedDelta):
+        count += x.value_heads + (x.key_heads * x.key_dim if x.gate_rank else x.value_heads) + x.value_dim
     if isinstance(m, DenseMlp) and m.bias:
         count += m.width * (2 if m.gated else 1)
+    if isinstance(m, MoeMlp) and m.bias:
+        count += m.top_k * m.width * (2 if m.gated else 1)
     return count
 
 
-def score_flops(kind: LayerKind, seq_len: int, *, causal_half: bool) -> float:
+# FLOPs of one state element a token: NVIDIA/Megatron-LM d98e8a64, megatron/training/training.py:840-1008.
+MAMBA_STATE_FLOPS = 7  # decay, input, update and read-out of the scan
+DELTA_STATE_FLOPS = 8  # as a linear attention, and the product that the delta rule subtracts
+
+
+def score_flops(kind: LayerKind, seq_len: int, *, causal_half: bool, windows: bool = True) -> float:
     """Return the forward FLOPs of one token's attention scores in one layer (or of its state updates)."""
     x = kind.mixer
     if isinstance(x, GroupedAttention):
-        context = attention_context(x.window, seq_len, causal_half=causal_half, chunked=x.chunked)
+        window = x.window if windows else None
+        context = attention_context(window, seq_len, causal_half=causal_half, chunked=x.chunked)
         return float(flops_formulas.attention_flops(context, x.heads, x.head_dim, x.head_dim))
     if isinstance(x, LatentAttention):
-        context = attention_context(x.window, seq_len, causal_half=causal_half)
+        context = attention_context(x.window if windows else None, seq_len, causal_half=causal_half)
         return float(flops_formulas.attention_flops(context, x.heads, x.nope_dim + x.rope_dim, x.v_dim))
     if isinstance(x, Mamba2):
-        return float(flops_formulas.state_flops(x.heads * x.head_dim, x.state))
+        return float(flops_formulas.state_flops(x.heads * x.head_dim, x.state, MAMBA_STATE_FLOPS))
     if isinstance(x, Mamba1):
-        return float(flops_formulas.state_flops(x.inner, x.state))
+        return float(flops_formulas.state_flops(x.inner, x.state, MAMBA_STATE_FLOPS))
     if isinstance(x, GatedDelta):
-        return float(flops_formulas.state_flops(x.value_heads * x.value_dim, x.key_dim))
+        return float(flops_formulas.state_flops(x.value_heads * x.value_dim, x.key_dim, DELTA_STATE_FLOPS))
     return 0.0
 
 

@@ -36,7 +36,7 @@ def matmul_flops(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Real:
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If an argument is negative.
 
     Notes
     -----
@@ -81,7 +81,7 @@ def training_flops(matmul_weights: ArrayLike, score_flops: ArrayLike = 0) -> Rea
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If an argument is negative.
 
     Notes
     -----
@@ -132,7 +132,7 @@ def attention_flops(context: ArrayLike, heads: ArrayLike, qk_dim: ArrayLike, v_d
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If an argument is negative.
 
     Notes
     -----
@@ -180,7 +180,7 @@ def window_context(window: ArrayLike, seq_len: ArrayLike) -> Real:
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If an argument is below 1, or the window longer than the sequence.
 
     Notes
     -----
@@ -197,24 +197,27 @@ def window_context(window: ArrayLike, seq_len: ArrayLike) -> Real:
     ----------
     .. [1] NVIDIA-NeMo/Megatron-Bridge 067f987d, flop_utils.py:617-1010.
     """
-    w = _check.real("window", window, low=0)
-    s = _check.real("seq_len", seq_len, low=0)
+    s = _check.real("seq_len", seq_len, low=1)
+    w = _check.real("window", window, low=1)
+    _check.real("window / seq_len", w / s, low=0, high=1)
     return w - w * (w - 1) / (2 * s)
 
 
-def state_flops(inner: ArrayLike, state: ArrayLike) -> Real:
+def state_flops(inner: ArrayLike, state: ArrayLike, operations: ArrayLike = 7) -> Real:
     r"""Return the forward FLOPs of one token's state update and read-out in a linear-attention or state-space mixer.
 
-    Decay and outer product into the state, then a product out of it:
+    Each element of the i x n state is decayed, updated by an outer product, and read by a product:
 
-    $$ 6\, i\, n $$
+    $$ o\, i\, n $$
 
     Parameters
     ----------
     inner : array_like
-        Inner width i. [-]
+        Inner width i (value heads times value size). [-]
     state : array_like
-        State size n. [-]
+        State size n (key size). [-]
+    operations : array_like, default 7
+        FLOPs o of one state element and token: 7 for a Mamba scan, 8 for the gated delta rule. [FLOP]
 
     Returns
     -------
@@ -224,26 +227,28 @@ def state_flops(inner: ArrayLike, state: ArrayLike) -> Real:
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If an argument is negative.
 
     Notes
     -----
-    The recurrent form; chunked kernels do more to run on matmul units (see estimate.operators).
+    The recurrent form; chunked kernels do more, to run on matmul units.
 
     Examples
     --------
     >>> float(state_flops(4096, 128))
-    3145728.0
-    >>> state_flops(4096, [64, 128])
-    array([1572864., 3145728.])
+    3670016.0
+    >>> state_flops(4096, [64, 128], 8)
+    array([2097152., 4194304.])
 
     References
     ----------
-    .. [1] T. Dao, A. Gu, "Transformers are SSMs", arXiv:2405.21060, section 6.
+    .. [1] NVIDIA/Megatron-LM d98e8a64, megatron/training/training.py:840-1008 (7 and 8).
+    .. [2] T. Dao, A. Gu, "Transformers are SSMs", arXiv:2405.21060, section 6.
     """
     i = _check.real("inner", inner, low=0)
     n = _check.real("state", state, low=0)
-    return 6 * i * n
+    o = _check.real("operations", operations, low=0)
+    return o * i * n
 
 
 def recompute_flops(forward_flops: ArrayLike, recomputed_share: ArrayLike) -> Real:
@@ -268,7 +273,7 @@ def recompute_flops(forward_flops: ArrayLike, recomputed_share: ArrayLike) -> Re
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If an argument is negative or the share above 1.
 
     Notes
     -----

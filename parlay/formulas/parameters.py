@@ -39,7 +39,7 @@ def attention_parameters(hidden: ArrayLike, heads: ArrayLike, kv_heads: ArrayLik
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If a size is below its least value or not a whole number.
 
     Notes
     -----
@@ -105,7 +105,7 @@ def latent_attention_parameters(
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If a size is below its least value or not a whole number.
 
     Notes
     -----
@@ -160,7 +160,7 @@ def mlp_parameters(hidden: ArrayLike, width: ArrayLike, matrices: ArrayLike = 3)
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If a size is below its least value or not a whole number.
 
     Notes
     -----
@@ -211,7 +211,7 @@ def expert_parameters(hidden: ArrayLike, width: ArrayLike, experts: ArrayLike, m
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If a size is below its least value or not a whole number.
 
     Notes
     -----
@@ -235,6 +235,100 @@ def expert_parameters(hidden: ArrayLike, width: ArrayLike, experts: ArrayLike, m
     E = _check.whole("experts", experts, low=1)
     c = _check.whole("matrices", matrices, low=1)
     return E * c * h * f
+
+
+def router_parameters(hidden: ArrayLike, experts: ArrayLike) -> Real:
+    r"""Return the weights of a router.
+
+    One score for each expert:
+
+    $$ P = h E $$
+
+    Parameters
+    ----------
+    hidden : array_like
+        Hidden size h. [-]
+    experts : array_like
+        Experts E. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights, biases and score corrections left out. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is below its least value or not a whole number.
+
+    Notes
+    -----
+    DeepSeek-V3's score correction (E values a layer) is set by a rule, not by a gradient: transformers keeps it as a
+    buffer, DeepSeek's own code as a parameter. It is not counted here.
+
+    Examples
+    --------
+    >>> int(router_parameters(7168, 256))
+    1835008
+    >>> router_parameters(4096, [8, 64])
+    array([ 32768., 262144.])
+
+    References
+    ----------
+    .. [1] N. Shazeer et al., "Outrageously Large Neural Networks", arXiv:1701.06538.
+    """
+    h = _check.whole("hidden", hidden, low=1)
+    E = _check.whole("experts", experts, low=1)
+    return h * E
+
+
+def embedding_parameters(vocab: ArrayLike, width: ArrayLike, tables: ArrayLike = 1) -> Real:
+    r"""Return the weights of the token embedding and of the LM head.
+
+    A row of the table for each word, twice if the head has a table of its own:
+
+    $$ P = n V h,\quad n \in \{1, 2\} $$
+
+    Parameters
+    ----------
+    vocab : array_like
+        Vocabulary V, padded if the tables are. [-]
+    width : array_like
+        Width of the table: the hidden size h in nearly every model. [-]
+    tables : array_like, default 1
+        Tables n: 1 where head and embedding are tied, 2 where they are not. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Weights. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is below its least value or not a whole number.
+
+    Notes
+    -----
+    Learned positions are a further table of as many rows as positions.
+
+    Examples
+    --------
+    Llama-3.1-8B, untied, and Llama-3.2-3B, tied:
+
+    >>> int(embedding_parameters(128256, 4096, 2))
+    1050673152
+    >>> embedding_parameters(128256, [4096, 3072], [2, 1])
+    array([1.05067315e+09, 3.94002432e+08])
+
+    References
+    ----------
+    .. [1] O. Press, L. Wolf, "Using the Output Embedding to Improve Language Models", arXiv:1608.05859 (tied tables).
+    """
+    V = _check.whole("vocab", vocab, low=1)
+    h = _check.whole("width", width, low=1)
+    n = _check.whole("tables", tables, low=1)
+    return n * V * h
 
 
 def padded_vocabulary(vocab: ArrayLike, multiple: ArrayLike = 128, tensor_parallel: ArrayLike = 1) -> Real:
@@ -261,7 +355,7 @@ def padded_vocabulary(vocab: ArrayLike, multiple: ArrayLike = 128, tensor_parall
     Raises
     ------
     FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
+        If a size is below its least value or not a whole number.
 
     Notes
     -----
@@ -284,193 +378,3 @@ def padded_vocabulary(vocab: ArrayLike, multiple: ArrayLike = 128, tensor_parall
     m = _check.whole("multiple", multiple, low=1)
     t = _check.whole("tensor_parallel", tensor_parallel, low=1)
     return np.ceil(V / (m * t)) * (m * t)
-
-
-def mamba2_parameters(
-    hidden: ArrayLike,
-    heads: ArrayLike,
-    head_dim: ArrayLike,
-    groups: ArrayLike,
-    state: ArrayLike,
-    conv: ArrayLike,
-    conv_bias: ArrayLike = 1,
-) -> Real:
-    r"""Return the weights of a Mamba-2 mixer.
-
-    Input projection to z, x, B, C and dt; convolution over x, B and C; A, D and the dt bias a head; gated norm; output projection:
-
-    $$ P = h(2 a d + 2 g n + a) + (a d + 2 g n)(c + b) + 3 a + a d + a d h $$
-
-    Parameters
-    ----------
-    hidden : array_like
-        Hidden size h. [-]
-    heads : array_like
-        Heads a. [-]
-    head_dim : array_like
-        Head size d; the inner width is a d. [-]
-    groups : array_like
-        Groups g of B and C. [-]
-    state : array_like
-        State size n. [-]
-    conv : array_like
-        Taps c of the convolution. [-]
-    conv_bias : array_like, default 1
-        1 if the convolution has a bias, 0 if not. [-]
-
-    Returns
-    -------
-    float or ndarray
-        Weights. [-]
-
-    Raises
-    ------
-    FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
-
-    Notes
-    -----
-    b is conv_bias. Projection biases are left out.
-
-    Examples
-    --------
-    Nemotron-3-Nano:
-
-    >>> int(mamba2_parameters(2688, 64, 64, 8, 128, 4))
-    38742208
-    >>> mamba2_parameters(4096, 128, 64, 8, [64, 128], 4)
-    array([1.05436544e+08, 1.09635968e+08])
-
-    References
-    ----------
-    .. [1] T. Dao, A. Gu, "Transformers are SSMs", arXiv:2405.21060.
-    """
-    h = _check.whole("hidden", hidden, low=1)
-    a = _check.whole("heads", heads, low=1)
-    d = _check.whole("head_dim", head_dim, low=1)
-    g = _check.whole("groups", groups, low=1)
-    n = _check.whole("state", state, low=1)
-    c = _check.whole("conv", conv, low=1)
-    b = _check.whole("conv_bias", conv_bias, low=0)
-    inner, mixed = a * d, a * d + 2 * g * n
-    return h * (inner + mixed + a) + mixed * (c + b) + 3 * a + inner + inner * h
-
-
-def mamba1_parameters(
-    hidden: ArrayLike, inner: ArrayLike, state: ArrayLike, dt_rank: ArrayLike, conv: ArrayLike, conv_bias: ArrayLike = 1
-) -> Real:
-    r"""Return the weights of a Mamba-1 mixer.
-
-    Input projection to x and z, convolution, projection to dt, B and C, dt projection with bias, A and D, output projection:
-
-    $$ P = 2 h i + i (c + b) + i (r + 2n) + r i + i + i n + i + i h $$
-
-    Parameters
-    ----------
-    hidden : array_like
-        Hidden size h. [-]
-    inner : array_like
-        Inner width i. [-]
-    state : array_like
-        State size n. [-]
-    dt_rank : array_like
-        Rank r of the time step. [-]
-    conv : array_like
-        Taps c of the convolution. [-]
-    conv_bias : array_like, default 1
-        1 if the convolution has a bias, 0 if not. [-]
-
-    Returns
-    -------
-    float or ndarray
-        Weights. [-]
-
-    Raises
-    ------
-    FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
-
-    Notes
-    -----
-    b is conv_bias. Jamba adds three inner norms of r + 2n weights.
-
-    Examples
-    --------
-    Jamba v0.1:
-
-    >>> int(mamba1_parameters(4096, 8192, 16, 256, 4))
-    105308160
-    >>> mamba1_parameters(4096, 8192, [16, 32], 256, 4)
-    array([1.05308160e+08, 1.05701376e+08])
-
-    References
-    ----------
-    .. [1] A. Gu, T. Dao, "Mamba", arXiv:2312.00752.
-    """
-    h = _check.whole("hidden", hidden, low=1)
-    i = _check.whole("inner", inner, low=1)
-    n = _check.whole("state", state, low=1)
-    r = _check.whole("dt_rank", dt_rank, low=1)
-    c = _check.whole("conv", conv, low=1)
-    b = _check.whole("conv_bias", conv_bias, low=0)
-    return 2 * h * i + i * (c + b) + i * (r + 2 * n) + r * i + i + i * n + i + i * h
-
-
-def gated_delta_parameters(
-    hidden: ArrayLike, key_width: ArrayLike, value_width: ArrayLike, value_heads: ArrayLike, value_dim: ArrayLike, conv: ArrayLike
-) -> Real:
-    r"""Return the weights of a gated DeltaNet mixer.
-
-    Projections to q, k, v and gate z, and to the step and decay of each head; convolution over q, k and v; decay and step bias a head; norm; output:
-
-    $$ P = h(2K + 2W) + 2 h a + c(2K + W) + 2a + d + W h $$
-
-    Parameters
-    ----------
-    hidden : array_like
-        Hidden size h. [-]
-    key_width : array_like
-        Key heads times key size, K. [-]
-    value_width : array_like
-        Value heads times value size, W. [-]
-    value_heads : array_like
-        Value heads a. [-]
-    value_dim : array_like
-        Value head size d. [-]
-    conv : array_like
-        Taps c of the convolution. [-]
-
-    Returns
-    -------
-    float or ndarray
-        Weights. [-]
-
-    Raises
-    ------
-    FormulaDomainError
-        If a size is negative or not a whole number where it counts something.
-
-    Notes
-    -----
-    No biases (Qwen3-Next).
-
-    Examples
-    --------
-    Qwen3-Next-80B-A3B:
-
-    >>> int(gated_delta_parameters(2048, 2048, 4096, 32, 128, 4))
-    33718464
-    >>> gated_delta_parameters(2048, 2048, 4096, [16, 32], 128, 4)
-    array([33652896., 33718464.])
-
-    References
-    ----------
-    .. [1] S. Yang et al., "Gated Delta Networks", arXiv:2412.06464.
-    """
-    h = _check.whole("hidden", hidden, low=1)
-    K = _check.whole("key_width", key_width, low=1)
-    W = _check.whole("value_width", value_width, low=1)
-    a = _check.whole("value_heads", value_heads, low=1)
-    d = _check.whole("value_dim", value_dim, low=1)
-    c = _check.whole("conv", conv, low=1)
-    return h * (2 * K + 2 * W) + 2 * h * a + c * (2 * K + W) + 2 * a + d + W * h
