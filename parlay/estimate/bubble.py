@@ -15,9 +15,7 @@ from parlay.layouts.vocabulary import SCHEDULES, Schedule
 Array = NDArray[np.float64]
 
 
-def bubble_seconds(
-    layouts: Layouts, stages: Stages, forward: Array, backward: Array, weight: Array, sends: Array, micro_batches: Array
-) -> Array:
+def bubble_seconds(layouts: Layouts, stages: Stages, forward: Array, backward: Array, weight: Array, sends: Array) -> Array:
     """Return the seconds per step that the slowest stage waits, shape (layouts,).
 
     Fill and drain pass every other stage once: sum(f + B) - max(f + B) for GPipe and 1F1B, divided by the virtual

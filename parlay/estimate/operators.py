@@ -26,7 +26,7 @@ from parlay.models.spec import (
     ModelSpec,
     MoeMlp,
 )
-from parlay.rates.interface import Priced, Rates, Stream
+from parlay.rates.interface import Rates, Stream
 
 Array = NDArray[np.float64]
 
@@ -168,35 +168,47 @@ def _mixer(p: Pricer, mixer: object) -> list[Operator]:
 
 
 def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window: int | None, chunked: bool) -> list[Operator]:
-    """Return the attention core: flash attention, or unfused scores and softmax."""
+    """Return the attention core: flash attention (a kernel for each ring step), or unfused scores and softmax."""
     s, w = p.shard, p.workload
     share = attention_share(window, s.seq_len, w.causal, chunked=chunked)
-    contiguous = (s.cp_kind == CP_KINDS.index("ring")) & (s.ring > 1) & w.causal
-    # Contiguous causal blocks: the last rank computes c - 1/2 blocks and all wait for it; balanced, each does c/2.
-    slow = np.where(contiguous, 2 - 1 / s.ring, 1.0)
-    queries = _own_queries(s)
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
-    computed = np.minimum(share * slow, 1.0)
-
-    def priced(backward: bool) -> Priced:
-        return p.rates.attention(
-            queries, s.seq_len, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward
+    gathered = s.cp_kind == CP_KINDS.index("allgather")
+    queries = np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring)
+    # A ring step sees one block of keys. Contiguous causal blocks make the last rank compute c - 1/2 of c blocks while
+    # all wait for it; balanced, every rank computes half of each block.
+    contiguous = (s.cp_kind == CP_KINDS.index("ring")) & (s.ring > 1) & w.causal
+    computed = np.minimum(share * np.where(contiguous, 2 - 1 / s.ring, 1.0), 1.0)
+    seconds, source = {}, ""
+    for backward in (False, True):
+        step = p.rates.attention(
+            queries, s.seq_len / s.ring, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward
         )
-
-    fwd, bwd = priced(False), priced(True)
+        seconds[backward], source = s.ring * step.seconds, step.source
     modules = frozenset({"core_attention"})
-    zero = np.zeros_like(fwd.seconds)
-    core = [Operator("attention", "attention core", fwd.seconds, bwd.seconds, zero, modules, 1.0, fwd.source)]
+    zero = np.zeros_like(seconds[False])
+    core = [Operator("attention", "attention core", seconds[False], seconds[True], zero, modules, 1.0, source)]
+    if np.any(s.ring > 1):
+        core.append(_ring_merge(p, local * v, (local * qk + local_kv * (qk + v)), modules))
     if not w.flash_attention:
         scores = 2 * ELEMENT * local * queries * s.seq_len * s.micro_batch
         core.append(p.stream("softmax", 3 * scores, "softmax", ("core_attention",), group="attention core", launches=3.0))
     return core
 
 
-def _own_queries(s: Shard) -> Array:
-    """Queries of one rank: all-gather CP keeps its own s/c, Ulysses has all s of fewer heads."""
-    gathered = s.cp_kind == CP_KINDS.index("allgather")
-    return np.asarray(np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring))
+def _ring_merge(p: Pricer, out_width: Array, gradient_width: Array, modules: frozenset[str]) -> Operator:
+    """Return what a ring adds to every step: partial outputs merged in fp32, partial gradients summed.
+
+    Forward, each step's output is read and the fp32 sum read and written (context_parallel.py:1897-1912); backward,
+    dQ, dK and dV of a step are read and their sums read and written in the inputs' type (context_parallel.py:2087-2142).
+    """
+    s = p.shard
+    rows = s.tokens * s.ulysses  # queries of this rank, each merged once a step
+    steps = np.where(s.ring > 1, s.ring, 0.0)
+    fwd = p.rates.stream(steps * rows * out_width * (ELEMENT + 8.0), "residual")
+    bwd = p.rates.stream(steps * rows * gradient_width * 3 * ELEMENT, "residual")
+    return Operator(
+        "ring merge", "attention core", fwd.seconds, bwd.seconds, np.zeros_like(fwd.seconds), modules, 1.0, fwd.source
+    )
 
 
 def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:

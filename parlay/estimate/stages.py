@@ -61,7 +61,15 @@ class _Content:
 
 @lru_cache(maxsize=4096)
 def _contents(
-    names: tuple[str, ...], kinds: tuple[str, ...], pp: int, vpp: int, first: int, last: int, schedule: Schedule, every: bool
+    names: tuple[str, ...],
+    kinds: tuple[str, ...],
+    pp: int,
+    vpp: int,
+    first: int,
+    last: int,
+    schedule: Schedule,
+    every: bool,
+    tail: int,
 ) -> _Content:
     """Return what the stages of one split hold."""
     chunks = chunk_count(pp, vpp, schedule)
@@ -90,7 +98,7 @@ def stages_of(model: ModelSpec, layouts: Layouts, global_batch: int, *, every: b
     names, kinds = tuple(model.layer_names()), tuple(model.kinds)
     keys = np.stack([layouts.pp, layouts.vpp, layouts.first_layers, layouts.last_layers, layouts.schedule], axis=1)
     unique, row_of = _unique_rows(keys)
-    contents = [_contents(names, kinds, *(int(x) for x in u[:4]), SCHEDULES[u[4]], every) for u in unique]
+    contents = [_contents(names, kinds, *(int(x) for x in u[:4]), SCHEDULES[u[4]], every, 1 + model.mtp_layers) for u in unique]
     width = max(len(c.index) for c in contents)
 
     def column(name: str, pad: float = 0) -> Array:

@@ -135,12 +135,12 @@ def step_time(
         kept = (1.0 - rerun) * cost.recompute[shard.row_of][:, None] if name.startswith("layer:") else 0.0
         backward = backward + n * (cost.backward_s[shard.row_of][:, None] - kept)
         weight_grad = weight_grad + n * cost.weight[shard.row_of][:, None]
-    send, send_source = _sends(pricer, layouts, stages)
+    send, hops, send_source = _sends(pricer, layouts, forward, backward)
     busy = np.where(stages.exists, forward + backward + send, 0.0)
     slowest = np.argmax(busy, axis=1)
     m = layouts.micro_batches(workload.global_batch).astype(np.float64)
     rows = np.arange(len(layouts))
-    bubble = bubble_seconds(layouts, stages, forward, backward, weight_grad, send, m)
+    bubble = bubble_seconds(layouts, stages, forward, backward, weight_grad, send) + hops
     data = data_parallel(model, cluster, workload, layouts, stages, rates, local, forward, backward, m)
     step = m * busy[rows, slowest] + bubble + data.exposed + data.optimizer.value
     return StepTime(
@@ -155,21 +155,26 @@ def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
     return np.asarray(np.where(count > 0, share, 1.0))
 
 
-def _sends(p: Pricer, layouts: Layouts, stages: Stages) -> tuple[Array, str]:
-    """Return the exposed seconds of pipeline transfers per micro-batch, and their source.
+def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tuple[Array, Array, str]:
+    """Return the exposed seconds of pipeline transfers per micro-batch (by stage), those of fill and drain, and their source.
 
     Plain 1F1B sends and receives in one fused call in front of each forward and backward, exposed (Megatron forces
     overlap_p2p_comm off without virtual stages: training/arguments.py). Interleaved and bidirectional schedules
-    transfer beside the next chunk's compute, so only the fill and drain see it (bubble.py).
+    transfer beside the next chunk's compute, once a chunk, so what shows is what a chunk is too short to hide, and the
+    hops of the fill and the drain.
     """
     nbytes = ELEMENT * p.shard.local_tokens[p.shard.row_of] * p.model.hidden
     group = Group.of(2.0, axis_strides(layouts)["pp"], p.shard.domain)
     sent = p.rates.collective("send_recv", nbytes, group)
+    on = layouts.pp > 1
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
-    inner = np.where(overlapped | (layouts.pp == 1), 0.0, 2.0 * sent.seconds)
-    return inner[:, None] * np.ones_like(stages.share), sent.source
+    v, each = layouts.vpp[:, None], sent.seconds[:, None]
+    beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
+    exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
+    hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * sent.seconds, 0.0)
+    return exposed, hops, sent.source
 
 
 def _slug(text: str) -> str:

@@ -285,11 +285,12 @@ def _ends_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _uneven(x: Layouts, q: Question) -> Mask:
-    # Megatron splits unevenly over virtual stages only as embedding + head counted as layers; a pipeline layout
-    # string could express more, at one layer's difference, which is what chunk_sizes does for vpp = 1.
+    # Megatron's --pipeline-model-parallel-layout places any number of layers on every virtual stage (since core 0.13);
+    # the others cut virtual stages evenly, embedding and head counted as layers or not.
     n = x.pp * x.vpp
     layers = q.model.layer_count
-    return np.asarray((x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers + x.last_layers == 0))
+    uneven = (x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers + x.last_layers == 0)
+    return uneven if q.workload.framework != "megatron-core" else np.zeros(len(x), bool)
 
 
 def _uneven_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -297,7 +298,7 @@ def _uneven_message(x: Layout, q: Question) -> tuple[str, str]:
     allowed = [v for v in range(1, layers // x.pp + 1) if layers % (x.pp * v) == 0 or (layers + 2) % (x.pp * v) == 0]
     return (
         f"{layers} layers do not divide over pp={x.pp} x vpp={x.vpp} = {n} chunks, with or without embedding and head counted as layers",
-        f"with pp={x.pp}, vpp may be {_list(allowed or [1])}",
+        f"with pp={x.pp}, vpp may be {_list(allowed or [1])}; megatron-core also runs uneven chunks",
     )
 
 

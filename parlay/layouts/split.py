@@ -8,7 +8,7 @@ V_SHAPED: frozenset[Schedule] = frozenset({"zb-v", "dualpipev"})  # chunk 0 runs
 BOTH_WAYS: frozenset[Schedule] = frozenset({"dualpipe"})  # every device holds stage r and stage p - 1 - r
 
 
-def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: int = 0) -> list[int]:
+def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: int = 0, tail: int = 1) -> list[int]:
     """Return how many layers each of the stages x virtual chunks holds, in model order.
 
     1. `first` and `last` set the layers of the first and last stage (spread over its chunks); the rest is even.
@@ -29,9 +29,10 @@ def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: in
         return _with_ends(layers, stages, virtual, first, last)
     if layers % chunks == 0:
         return [layers // chunks] * chunks
-    if (layers + 2) // chunks >= 2:
-        base, extra = divmod(layers + 2, chunks)
-        sizes = [base - 1] + [base] * (chunks - 2) + [base - 1] if chunks > 1 else [layers]
+    units = layers + 1 + tail
+    if chunks > 1 and units // chunks > tail:
+        base, extra = divmod(units, chunks)
+        sizes = [base - 1] + [base] * (chunks - 2) + [base - tail]
     else:
         base, extra = divmod(layers, chunks)
         sizes = [base] * chunks

@@ -111,7 +111,8 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
     else:
         ep, etp = [1], [1]
     most_virtual = max(1, (layers + 2) // pp) if pp > 1 else 1
-    virtual = [v for v in (space.vpp or range(1, most_virtual + 1)) if v == 1 or _cuts(layers, pp, v)]
+    uneven = question.workload.framework == "megatron-core"
+    virtual = [v for v in (space.vpp or range(1, most_virtual + 1)) if v == 1 or _cuts(layers, pp, v, uneven)]
     kinds = [CP_KINDS.index(k) for k in space.cp_kind] if cp > 1 else [CP_KINDS.index("zigzag")]
     recompute = [recompute_bits(modules) for modules in _useful(question, space)]
     axes = [
@@ -126,8 +127,13 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
     return Layouts.grid(tp=tp, cp=cp, pp=pp, dp=dp, **mesh)
 
 
-def _cuts(layers: int, pp: int, virtual: int) -> bool:
-    return pp > 1 and (layers % (pp * virtual) == 0 or (layers + 2) % (pp * virtual) == 0)
+def _cuts(layers: int, pp: int, virtual: int, uneven: bool) -> bool:
+    """Return whether virtual stages are worth trying: equal ones, or uneven ones of which no smaller number is as short."""
+    chunks = pp * virtual
+    if pp == 1 or layers % chunks == 0 or (layers + 2) % chunks == 0:
+        return pp > 1
+    longest = -(-(layers + 2) // chunks)
+    return uneven and longest < -(-(layers + 2) // (chunks - pp)) and chunks <= layers
 
 
 def _useful(question: Question, space: Space) -> list[tuple[Recompute, ...]]:
