@@ -150,6 +150,7 @@ class Settings:
     optimizer: Optimizer
     bucket_elements: int | None
     assumptions: tuple[str, ...]
+    grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
         """Return the elements of a gradient bucket for a number of data-parallel ranks (Megatron's grows with them)."""

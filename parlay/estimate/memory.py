@@ -61,8 +61,10 @@ class Memory:
         return np.asarray(self.peak <= self.limit_bytes)
 
 
-def memory(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages) -> Memory:
-    """Return the memory of every stage of every layout.
+def memory(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages, *, settings: Settings | None = None
+) -> Memory:
+    """Return the memory of every stage of every layout; `settings` replaces what `workload` resolves to.
 
     Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): with interleaved stages Megatron keeps
     16 to 20 tensors of hidden x tokens after a step (1 to 1.25 GiB in a 7B model), cause unknown; runs with
@@ -70,7 +72,7 @@ def memory(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layo
     DeepEP and HybridEP dispatchers; stores that CUDA graphs keep apart; and a router's real imbalance beyond the
     workload's `moe_imbalance`.
     """
-    settings = resolve(workload, cluster.device)
+    settings = settings or resolve(workload, cluster.device)
     shard = Shard.of(layouts, workload, cluster)
     tables = memory_tables.build(model, workload, settings, shard, stages)
     local = local_parameters(model, workload, layouts, stages)

@@ -44,7 +44,8 @@ def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stage
             Term("memory.caches.gradients", "stand-in weight gradients", buffers.weight_gradient_cache(elements),
                  formula="buffers.weight_gradient_cache", inputs={"elements": elements})
         )  # fmt: skip
-    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + TE_GROUPED_STREAMS, 1.0)
+    streams = TE_GROUPED_STREAMS if settings.grouped_experts else 0.0
+    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0)
     how: dict[str, Any] = {
         "te_bytes": settings.te_workspace_bytes,
         "te_streams": te_streams,

@@ -101,6 +101,7 @@ def build(model: ModelSpec, workload: Workload, settings: Settings, shard: Shard
 def _cached(model: ModelSpec, settings: Settings, shard: Shard, present: list[Matrix], vocab: Array | None) -> Array:
     """Return the elements of the stand-in gradients that a stage caches: distinct shapes of what the version caches."""
     linear, grouped, head = settings.caches
+    grouped = grouped if settings.grouped_experts else linear
     shapes = [m for m in present if m.linear and (grouped if m.grouped else linear)]
     if head and vocab is not None:
         one = np.ones_like(shard.tp)

@@ -6,11 +6,13 @@ the recipe states and whose golden is not older than the test's configuration; t
 """
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from parlay.estimate.frameworks import resolve
 from parlay.estimate.memory import memory
 from parlay.estimate.stages import stages_of
 from parlay.hardware.load import load_cluster
@@ -20,9 +22,7 @@ from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec,
 
 MIB = 2**20
 CLUSTERS = {"A100": "dgx-a100", "H100": "dgx-h100", "GB200": "gb200-nvl72"}
-# Deterministic runs set CUBLAS_WORKSPACE_CONFIG=:4096:8, 32 MiB a handle on every device, where the default is 8.125 MiB
-# except on Hopper (32 MiB). Two handles.
-DETERMINISTIC_MIB = {"A100": 2 * (32 - 8.125), "GB200": 2 * (32 - 8.125), "H100": 0.0}
+DETERMINISTIC_WORKSPACE = 32 * MIB  # CUBLAS_WORKSPACE_CONFIG=:4096:8, a matmul handle, on every device
 
 with Path(__file__).with_name("data").joinpath("megatron_ci.csv").open() as file:
     ROWS = list(csv.DictReader(file))
@@ -60,14 +60,16 @@ def priced(row):
     )  # fmt: skip
     model = model_of(row)
     stages = stages_of(model, layouts, workload.global_batch)
-    return memory(model, load_cluster(CLUSTERS[row["hardware"]]), workload, layouts, stages)
+    cluster = load_cluster(CLUSTERS[row["hardware"]])
+    settings = resolve(workload, cluster.device)
+    if row["deterministic"] == "1":
+        settings = dataclasses.replace(settings, torch_workspace_bytes=DETERMINISTIC_WORKSPACE)
+    return memory(model, cluster, workload, layouts, stages, settings=settings)
 
 
 def errors(row):
     held = priced(row)
-    extra = DETERMINISTIC_MIB[row["hardware"]] * MIB * (row["deterministic"] == "1")
-    after, peak = held.after_step[0, -1] + extra, held.allocated[0, -1] + extra
-    return after / float(row["after_step_bytes"]) - 1, peak / float(row["peak_bytes"]) - 1
+    return held.after_step[0, -1] / float(row["after_step_bytes"]) - 1, held.allocated[0, -1] / float(row["peak_bytes"]) - 1
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['test']}-{r['hardware']}")
