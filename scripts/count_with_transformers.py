@@ -6,7 +6,7 @@ loaded and no code beside the installed package runs (trust_remote_code stays of
     python scripts/count_with_transformers.py defaults > parlay/models/huggingface/defaults.json
     python scripts/count_with_transformers.py count tests/models/hf/*.json > tests/models/hf/counts.json
     python scripts/count_with_transformers.py known tests/models/hf/known.json > known.json && mv known.json tests/models/hf/
-    python scripts/count_with_transformers.py random 400 7 > tests/models/hf/random.json
+    python scripts/count_with_transformers.py random 500 7 > tests/models/hf/random.json
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ TEXT = [
     "falcon_mamba",
     "mamba2",
     "kimi_linear",
+    "minimax",
+    "mllama_text_model",
     "qwen2_vl_text",
     "qwen2_5_vl_text",
     "qwen3_vl_text",
@@ -134,6 +136,7 @@ WRAPPERS = [
     "smolvlm",
     "kimi_k25",
     "cohere2_vision",
+    "mllama",
 ]
 TOWERS = ["siglip_vision_model", "clip_vision_model", "pixtral"]
 # Fields of the base class, and fields that change no shape.

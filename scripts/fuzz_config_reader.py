@@ -32,7 +32,9 @@ VALUES: tuple[Any, ...] = (
 def configs() -> list[dict[str, Any]]:
     """Return the configurations that are mutated: the files, and the small ones of every architecture."""
     files = [
-        json.loads(path.read_text()) for path in sorted(FILES.glob("*.json")) if path.stem not in ("known", "random", "counts")
+        json.loads(path.read_text())
+        for path in sorted(FILES.glob("*.json"))
+        if path.stem not in ("known", "random", "beside-weights")
     ]
     rows = json.loads((FILES / "random.json").read_text())["rows"]
     return files + [config for config, _ in rows]

@@ -614,6 +614,33 @@ def kimi_tower(r: Rng) -> Config:
     return config
 
 
+def minimax(r: Rng) -> Config:
+    """MiniMax-01."""
+    config = experts(r)
+    if r.random() < 0.6:
+        config["layer_types"] = [r.choice(["linear_attention", "full_attention"]) for _ in range(config["num_hidden_layers"])]
+    return maybe(r, config, block_size=[32, 64])
+
+
+def mllama(r: Rng) -> Config:
+    """Llama 3.2 Vision's text model."""
+    config = base(r, head_dim=False)
+    config.pop("tie_word_embeddings", None)
+    if config.get("num_key_value_heads", 0) is None:
+        config["num_key_value_heads"] = config["num_attention_heads"]
+    config["cross_attention_layers"] = r.sample(range(config["num_hidden_layers"]), r.randint(1, config["num_hidden_layers"]))
+    return config
+
+
+def mllama_tower(r: Rng) -> Config:
+    """Llama 3.2 Vision's tower."""
+    config = vit(r, num_global_layers=r.randint(1, 2), max_num_tiles=4)
+    config["attention_heads"] = config.pop("num_attention_heads")
+    config["vision_output_dim"] = config["hidden_size"] * r.choice([2, 3])
+    config["intermediate_layers_indices"] = [0] * (config["vision_output_dim"] // config["hidden_size"] - 1)
+    return config
+
+
 FAMILIES: dict[str, Callable[[Rng], Config]] = {
     "llama": llama,
     "mistral": windowed,
@@ -691,6 +718,8 @@ FAMILIES: dict[str, Callable[[Rng], Config]] = {
     "bamba": bamba,
     "granitemoehybrid": granite_hybrid,
     "kimi_linear": kimi_linear,
+    "minimax": minimax,
+    "mllama": wrapped(mllama, "", mllama_tower),
     "qwen2_vl": wrapped(qwen2, "", qwen2_tower),
     "qwen2_5_vl": wrapped(qwen2, "", qwen25_tower),
     "qwen3_vl": wrapped(qwen3, "", qwen3_tower),

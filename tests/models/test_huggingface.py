@@ -15,7 +15,8 @@ from parlay.models.spec import GatedDelta, GroupedAttention, LatentAttention, Ma
 from parlay.models.write import to_toml
 
 FILES = Path(__file__).parent / "hf"
-CONFIGS = sorted(path for path in FILES.glob("*.json") if path.stem not in ("known", "random"))
+TABLES = ("known", "random", "beside-weights")
+CONFIGS = sorted(path for path in FILES.glob("*.json") if path.stem not in TABLES)
 
 LLAMA = {
     "model_type": "llama",
@@ -265,6 +266,37 @@ def test_an_unknown_architecture_is_read_and_its_guesses_are_named():
 def test_an_unknown_hybrid_is_refused_by_the_key_that_says_so():
     with pytest.raises(UsageError, match=r"new\.json: mamba_d_state: says that 'brand_new' is a hybrid"):
         read_config(json.dumps({**LLAMA, "model_type": "brand_new", "mamba_d_state": 16}), "new.json")
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v4", "gemma3n", "falcon_h1", "lfm2", "bert"])
+def test_an_architecture_that_a_specification_cannot_hold_is_refused(kind):
+    with pytest.raises(UsageError, match=rf"new\.json: model_type: '{kind}' is an? "):
+        read_config(json.dumps({**LLAMA, "model_type": kind}), "new.json")
+
+
+def test_an_unknown_kind_of_layer_is_refused():
+    keys = {**LLAMA, "model_type": "brand_new", "layer_types": ["full_attention", "wavelet"]}
+    with pytest.raises(UsageError, match=r"layer_types: holds 'wavelet', a kind of layer"):
+        read_config(json.dumps(keys), "new.json")
+
+
+def test_a_message_shows_no_control_characters():
+    with pytest.raises(UsageError) as caught:
+        read_config(json.dumps({"model_type": "\x1b[31m" + "x" * 500}), "new.json")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
+
+
+def test_parts_replaced_by_one_matrix_are_counted():
+    blocks = [
+        {"attention": {"replace_with_linear": True}, "ffn": {"ffn_mult": 2.0}},
+        {"attention": {"n_heads_in_group": 2}, "ffn": {"no_op": True}},
+    ]
+    kinds = list(read(model_type="nemotron-nas", block_configs=blocks).kinds.values())
+    assert [(kind.mixer.kind, kind.mlp.kind, kind.norms, kind.extra_parameters) for kind in kinds] == [
+        ("none", "dense", 2, 64 * 64),
+        ("gqa", "none", 1, 0),
+    ]
 
 
 def test_an_unknown_architecture_cannot_guess_a_size():

@@ -12,7 +12,9 @@ from parlay.models.huggingface import load_config, read_config
 FILES = Path(__file__).parent / "hf"
 COUNTED = list(csv.DictReader((FILES / "counts.csv").read_text().splitlines()))
 KNOWN = json.loads((FILES / "known.json").read_text())
+BESIDE = json.loads((FILES / "beside-weights.json").read_text())
 RANDOM = json.loads((FILES / "random.json").read_text())["rows"]
+TABLES = {"known.json", "random.json", "beside-weights.json"}
 FAMILIES = sorted({config["model_type"] for config, _ in RANDOM})
 
 
@@ -25,12 +27,17 @@ def test_published_file(row):
 
 
 def test_every_file_is_counted():
-    assert {row["file"] for row in COUNTED} == {path.name for path in FILES.glob("*.json")} - {"known.json", "random.json"}
+    assert {row["file"] for row in COUNTED} == {path.name for path in FILES.glob("*.json")} - TABLES
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_model(name):
     assert parameters(read_config(json.dumps(KNOWN[name]["config"]), name).spec).total == KNOWN[name]["count"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_model_whose_class_ships_beside_its_weights(name):
+    assert parameters(read_config(json.dumps(BESIDE[name]["config"]), name).spec).total == BESIDE[name]["count"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

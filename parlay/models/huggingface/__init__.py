@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from parlay.errors import UsageError
-from parlay.models.huggingface import classic, hybrid, latent, pruned, transformer, unknown, wrappers
+from parlay.models.huggingface import classic, hybrid, latent, pruned, second_attention, transformer, unknown, wrappers
 from parlay.models.huggingface.defaults import keys_for
 from parlay.models.huggingface.reader import MAX_BYTES, Keys, Log, parse, printable, read_file
 from parlay.models.huggingface.shapes import Draft, named, runs
@@ -160,7 +160,15 @@ def _kind(data: dict[str, Any] | Any, where: str, fallback: str = "") -> str:
 
 
 def _known() -> list[str]:
-    return [*transformer.RECIPES, *classic.BUILDERS, *hybrid.BUILDERS, *latent.ROUTING, *wrappers.WRAPPERS, "kimi_k2"]
+    return [
+        *transformer.RECIPES,
+        *classic.BUILDERS,
+        *hybrid.BUILDERS,
+        *second_attention.BUILDERS,
+        *latent.ROUTING,
+        *wrappers.WRAPPERS,
+        "kimi_k2",
+    ]
 
 
 def _draft(keys: Keys, kind: str) -> Draft:
@@ -174,8 +182,9 @@ def _draft(keys: Keys, kind: str) -> Draft:
         return transformer.build(keys, transformer.RECIPES[kind])
     if kind in classic.BUILDERS:
         return classic.BUILDERS[kind](keys)
-    if kind in hybrid.BUILDERS:
-        return hybrid.BUILDERS[kind](keys)
+    for builders in (hybrid.BUILDERS, second_attention.BUILDERS):
+        if kind in builders:
+            return builders[kind](keys)
     if kind in latent.ROUTING:
         return latent.build(keys, kind)
     return unknown.build(keys, kind)

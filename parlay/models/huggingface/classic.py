@@ -143,9 +143,10 @@ def opt(keys: Keys) -> Draft:
 def falcon(keys: Keys) -> Draft:
     """Falcon: attention and feed-forward in parallel behind one or two norms; 7B has one key and value head, 40B groups."""
     hidden = keys.integer("hidden_size")
-    new, bias = keys.flag("new_decoder_architecture"), keys.flag("bias")
+    # The first files of Falcon-40B name no architecture: their n_head_kv tells it apart.
+    new, bias = keys.flag("new_decoder_architecture") or keys.has("n_head_kv"), keys.flag("bias")
     if new:
-        kv = keys.optional("num_kv_heads")
+        kv = keys.optional("n_head_kv" if keys.has("n_head_kv") else "num_kv_heads")
     else:
         kv = 1 if keys.flag("multi_query") else None
         keys.find("num_kv_heads")

@@ -28,6 +28,11 @@ SAME_AS = {  # a model_type whose class takes another's defaults
     "RefinedWeb": "falcon",
     "RefinedWebModel": "falcon",
     "gpt_sw3": "gpt2",
+    "minimax_text_01": "minimax",
+    "minimax_m1": "minimax",
+    "phi3_v": "phi3",
+    "phi4mm": "phi3",
+    "phi4_multimodal": "phi3",
     "code_llama": "llama",
 }
 

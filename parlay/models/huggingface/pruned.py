@@ -28,24 +28,31 @@ def build(keys: Keys) -> Draft:
         inner = Keys(block, keys.where, keys.log, path=f"{keys.path}block_configs[{i}].")
         mixer = _mixer(keys, inner, heads, head_dim)
         mlp = _mlp(keys, inner, hidden)
-        layers.append(layer(mixer, mlp, (mixer.kind != "none") + (mlp.kind != "none")))
+        linear = [part for part in ("attention", "ffn") if _linear(inner, part)]
+        norms = (mixer.kind != "none") + (mlp.kind != "none") + len(linear)
+        layers.append(layer(mixer, mlp, norms, len(linear) * hidden * hidden))
     draft = Draft(hidden, keys.integer("vocab_size"), layers, tied=keys.flag("tie_word_embeddings"))
     draft.fields["max_positions"] = keys.optional("max_position_embeddings")
     return draft
 
 
-def _replaced(table: Keys) -> None:
-    if table.flag("replace_with_linear"):
-        raise table.error("replace_with_linear", "is true: a layer replaced by one linear map is not described by this format")
+def _linear(block: Keys, part: str) -> bool:
+    """Return whether a part is replaced by one square matrix: its parameters are counted, and no part is laid out for it."""
+    table = block.table(part)
+    if table is None:
+        raise block.error(part, "is missing")
+    replaced = table.flag("replace_with_linear") and not table.flag("no_op")
+    if replaced:
+        block.log.assume(f"{part} replaced by one linear map is counted, and its time is not priced")
+    return replaced
 
 
 def _mixer(keys: Keys, block: Keys, heads: int, head_dim: int) -> Mixer:
     table = block.table("attention")
     if table is None:
         raise block.error("attention", "is missing")
-    if table.flag("no_op"):
+    if table.flag("no_op") or table.flag("replace_with_linear"):
         return NoMixer()
-    _replaced(table)
     group = table.integer("n_heads_in_group", fallback=None)
     if heads % group:
         raise table.error("n_heads_in_group", f"must divide num_attention_heads ({heads}), got {group}")
@@ -58,9 +65,8 @@ def _mlp(keys: Keys, block: Keys, hidden: int) -> FeedForward:
     table = block.table("ffn")
     if table is None:
         raise block.error("ffn", "is missing")
-    if table.flag("no_op"):
+    if table.flag("no_op") or table.flag("replace_with_linear"):
         return NoMlp()
-    _replaced(table)
     return DenseMlp(width=_width(table, hidden), activation=activation(keys), bias=keys.flag("mlp_bias"))
 
 

@@ -206,7 +206,9 @@ ALIASES = {  # model_type -> the architecture whose class it shares
     "aquila": "llama",
     "aquila3": "llama",
     "xverse": "llama",
-    "aquila_moe": "mixtral",
+    "phi3_v": "phi3",
+    "phi4mm": "phi3",
+    "phi4_multimodal": "phi3",
 }
 
 

@@ -45,8 +45,25 @@ UNREADABLE = {  # keys of layers that no standard part describes
 WINDOWS = ("full_attention", "sliding_attention")  # the only kinds of layer that a standard decoder has
 
 
+UNREADABLE_KINDS = {  # architectures known to be of another pattern, whatever keys a file of theirs holds
+    "deepseek_v4": "a model of compressed attention and several residual streams",
+    "gemma3n": "a model of several residual streams and embeddings in every layer",
+    "gemma3n_text": "a model of several residual streams and embeddings in every layer",
+    "longcat_flash": "a model of two attentions in a layer and experts that do nothing",
+    "falcon_h1": "a model of attention and Mamba side by side",
+    "lfm2": "a hybrid with short convolutions",
+    "lfm2_moe": "a hybrid with short convolutions",
+    "zamba2": "a model whose layers share parameters",
+    "rwkv": "a recurrent model",
+    "t5": "an encoder-decoder model",
+    "bert": "an encoder",
+}
+
+
 def build(keys: Keys, kind: str) -> Draft:
     """Return a model read as a decoder of Llama's pattern, or raise on a key that says it is something else."""
+    if kind in UNREADABLE_KINDS:
+        raise keys.error("model_type", f"'{kind}' is {UNREADABLE_KINDS[kind]}, which a specification does not describe")
     for name, what in UNREADABLE.items():
         if keys.data.get(name) not in (None, False, [], {}):
             raise keys.error(name, f"says that '{printable(kind)}' is {what}, of an architecture that is not known")

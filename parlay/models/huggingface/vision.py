@@ -13,6 +13,7 @@ from parlay.models.huggingface.reader import MISSING, Keys
 
 MAX_WIDTH = 1 << 16  # no tower is wider, taller or deeper; keeps the count below what a specification holds
 MAX_DEPTH = 1 << 10
+MLLAMA_RATIOS = 8  # arrangements of up to four tiles, the class's default
 
 
 def linear(width_in: int, width_out: int, bias: bool = True) -> int:
@@ -112,6 +113,28 @@ def internvl(keys: Keys) -> int:
     layer += 2 * h if keys.flag("use_qk_norm") else 0  # RMS norms over all heads
     pooled = keys.flag("use_mean_pooling", True)
     return embed + n * layer + (0 if pooled else norm(h))
+
+
+def intern_vit(keys: Keys) -> int:
+    """InternViT as InternVL's own classes name its keys; no norm behind the last layer."""
+    h, f, n = size(keys, "hidden_size"), size(keys, "intermediate_size"), size(keys, "num_hidden_layers")
+    embed = h + linear(3 * side(keys, "patch_size") ** 2, h) + (patches(keys) + 1) * h
+    rms = keys.text("norm_type") == "rms_norm"
+    layer = block(h, f, qkv=keys.flag("qkv_bias"), norms=not rms) + 2 * h
+    return embed + n * (layer + (2 * h if keys.flag("qk_normalization") else 0))
+
+
+def mllama(keys: Keys) -> int:
+    """Llama 3.2 Vision: learned positions of patches and of tiles, then more layers with two learned scales each."""
+    h, f = size(keys, "hidden_size"), size(keys, "intermediate_size")
+    n, more, tiles = size(keys, "num_hidden_layers"), size(keys, "num_global_layers"), size(keys, "max_num_tiles")
+    ratios = keys.find("supported_aspect_ratios")[1]
+    shapes = (len(ratios) if isinstance(ratios, list) else MLLAMA_RATIOS) + 1  # and one row for padding
+    points = patches(keys) + 1
+    embed = linear(size(keys, "num_channels") * side(keys, "patch_size") ** 2, h, False) + h
+    positions = 1 + points * h + shapes * tiles * points * h + 2 * (1 + shapes * tiles * h)
+    layer = block(h, f, qkv=False, out=False)
+    return embed + positions + 2 * norm(h) + n * layer + more * (layer + 2)
 
 
 def qwen2_vl(keys: Keys) -> int:
@@ -218,6 +241,11 @@ def mistral3_projector(top: Keys, vision: Keys, text: int) -> int:
 def llama4_projector(top: Keys, vision: Keys, text: int) -> int:
     """Llama 4's projector: one matrix."""
     return linear(size(vision, "vision_output_dim"), text, False)
+
+
+def mllama_projector(top: Keys, vision: Keys, text: int) -> int:
+    """Llama 3.2 Vision's projector: one linear map from the last and the kept layers."""
+    return linear(size(vision, "vision_output_dim"), text)
 
 
 def internvl_projector(top: Keys, vision: Keys, text: int) -> int:

@@ -37,7 +37,9 @@ WRAPPERS: dict[str, Wrapper] = {
     "paligemma": Wrapper("gemma", vision.one_linear, tower_type="siglip_vision_model"),
     "mistral3": Wrapper("mistral", vision.mistral3_projector, tower_type="pixtral"),
     "llama4": Wrapper("llama4_text", vision.llama4_projector, vision.llama4, tie="text"),
+    "mllama": Wrapper("mllama_text_model", vision.mllama_projector, vision.mllama, tie="text"),
     "internvl": Wrapper("qwen2", vision.internvl_projector, vision.internvl),
+    "internvl_chat": Wrapper("qwen2", vision.internvl_projector, vision.intern_vit, tie="text"),
     "idefics3": Wrapper("llama", vision.connector, vision.idefics),
     "smolvlm": Wrapper("llama", vision.connector, vision.idefics),
     "glm4v": Wrapper("glm4v_text", vision.nothing, vision.glm4v, tie="either"),
@@ -54,6 +56,7 @@ def text_keys(top: Keys, kind: str) -> Keys | None:
     for name in TEXT_TABLES:
         table = top.table(name)
         if table is not None:
+            table = table.table("text_config") or table  # a model of several speakers keeps it one level deeper
             inner = table.text("model_type") or (wrapper.text if wrapper else "")
             return keys_for(inner, table.data, top.where, top.log, path=table.path)
     if wrapper is None:
