@@ -11,7 +11,7 @@ from parlay.errors import UsageError
 from parlay.estimate.counts import flops_per_token
 from parlay.estimate.local import local_parameters
 from parlay.estimate.memory import Memory, memory
-from parlay.estimate.stages import stages_of
+from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
 from parlay.hardware.spec import Cluster
@@ -41,7 +41,7 @@ class Prices:
 
     layouts: Layouts
     memory: Memory
-    time: StepTime | None
+    time: StepTime
 
     @property
     def fits(self) -> NDArray[np.bool_]:
@@ -77,22 +77,26 @@ class Estimate:
 
 
 def price(
-    model: ModelSpec,
-    cluster: Cluster,
-    workload: Workload,
-    layouts: Layouts,
-    rates: Rates,
-    *,
-    every: bool = False,
-    time: bool = True,
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, every: bool = False
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
     stages = stages_of(model, layouts, workload.global_batch, every=every)
     held = memory(model, cluster, workload, layouts, stages)
-    if not time:
-        return Prices(layouts, held, None)
+    return Prices(layouts, held, price_time(model, cluster, workload, layouts, rates, stages=stages))
+
+
+def price_memory(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> Memory:
+    """Return the memory of `layouts` on the stages that can decide."""
+    return memory(model, cluster, workload, layouts, stages_of(model, layouts, workload.global_batch, every=False))
+
+
+def price_time(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, stages: Stages | None = None
+) -> StepTime:
+    """Return the time of a step of `layouts`, on the stages that can decide unless given."""
+    stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
     local = local_parameters(model, workload, layouts, stages)
-    return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, local))
+    return step_time(model, cluster, workload, layouts, stages, rates, local)
 
 
 def peak_flops(cluster: Cluster, workload: Workload) -> float:
@@ -123,7 +127,6 @@ def estimate(
 def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates) -> Estimate:
     peak = peak_flops(cluster, workload)
     prices = price(model, cluster, workload, Layouts.of(layout), rates, every=True)
-    assert prices.time is not None
     step = prices.time.tree().at(0)
     trees = tuple(prices.memory.tree.at(0, stage) for stage in range(layout.pp))
     worst = int(np.argmax([t.value for t in trees]))

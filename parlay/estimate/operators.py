@@ -58,6 +58,12 @@ class Pricer:
     model: ModelSpec
 
     @property
+    def accumulates(self) -> bool:
+        """Whether weight gradients are written by adding to fp32 main gradients (Megatron's default)."""
+        fused = self.workload.gradient_accumulation_fusion
+        return self.workload.framework == "megatron-core" if fused is None else fused
+
+    @property
     def dtype(self) -> str:
         """The dtype of the linear layers' matmuls."""
         p = self.workload.precision
@@ -78,7 +84,8 @@ class Pricer:
         kind = dtype or self.dtype
         fwd = self.rates.gemm(rows, out, inner, kind)
         dgrad = self.rates.gemm(rows, inner, out, kind)
-        wgrad = self.rates.gemm(inner, out, rows, kind)
+        # The weight gradient adds into the fp32 main gradient where the framework fuses the two.
+        wgrad = self.rates.gemm(inner, out, rows, kind, accumulate=self.accumulates)
         source = weakest([fwd.source, dgrad.source, wgrad.source])
         return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
 
@@ -88,9 +95,9 @@ class Pricer:
         """Return a grouped linear layer over `groups` experts that share `rows` tokens evenly."""
         fwd = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype)
         dgrad = self.rates.grouped_gemm(rows, groups, inner, out, self.dtype)
-        source = weakest([fwd.source, dgrad.source])
-        # The weight gradient does the same FLOPs with the token dimension inside the product.
-        return Operator(name, "experts", fwd.seconds, dgrad.seconds, dgrad.seconds, frozenset(modules), 1.0, source)
+        wgrad = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, weight_gradient=True)
+        source = weakest([fwd.source, dgrad.source, wgrad.source])
+        return Operator(name, "experts", fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
 
     def stream(
         self,

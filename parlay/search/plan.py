@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.estimate import Estimate, estimate, peak_flops, price
+from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -96,7 +96,7 @@ def plan(
     rows = _rows(model, cluster, workload, found, rates, top)
     lever = None
     if not found.fitting and found.nearest is not None:
-        lever = _cheapest_lever(model, cluster, workload, gpus, space, rates)
+        lever = _cheapest_lever(model, cluster, workload, gpus, space)
     return Plan(
         model=model,
         cluster=cluster,
@@ -160,21 +160,19 @@ def _search(
     found = _Found(Counted())
     question = Question(model, cluster, workload, gpus)
     for layouts in layouts_of(question, space, found.counted):
-        held = price(model, cluster, workload, layouts, rates, time=False)
-        fits = held.fits
+        held = price_memory(model, cluster, workload, layouts)
+        fits = held.peak <= held.limit_bytes
         found.counted.reject("memory", int((~fits).sum()))
         found.priced += len(layouts)
         if not fits.any():
-            worst = int(np.argmin(held.memory.peak))
-            peak = float(held.memory.peak[worst])
+            worst = int(np.argmin(held.peak))
+            peak = float(held.peak[worst])
             if found.nearest is None or peak < found.nearest[0]:
                 found.nearest = (peak, layouts.one(worst))
             continue
         fitting = layouts.take(fits)
-        priced = price(model, cluster, workload, fitting, rates)
-        assert priced.time is not None
         found.fitting += len(fitting)
-        _merge(found, fitting, priced.time.step, priced.memory.peak)
+        _merge(found, fitting, price_time(model, cluster, workload, fitting, rates).step, held.peak[fits])
         if progress:
             progress(found.priced, float(found.step[0]))
     return found
@@ -261,7 +259,7 @@ def _miss(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
     return Miss(layout, peak, peak - e.memory_limit_bytes, tuple((t.label, t.value) for t in leaves[:3]))
 
 
-def _cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space, rates: Rates) -> str:
+def _cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> str:
     """Return the first change, mildest first, that makes some layout fit."""
     small = dataclasses.replace(
         space, micro_batch=(1,), vpp=(1,), recompute=(("full",),), tp_overlap=(False,), ep_overlap=(False,)
@@ -269,7 +267,8 @@ def _cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus
 
     def fits(sp: Space, w: Workload, n: int) -> bool:
         question = Question(model, cluster, w, n)
-        return any(price(model, cluster, w, x, rates, time=False).fits.any() for x in layouts_of(question, sp, Counted()))
+        held = (price_memory(model, cluster, w, x) for x in layouts_of(question, sp, Counted()))
+        return any((m.peak <= m.limit_bytes).any() for m in held)
 
     if 3 not in space.zero and fits(dataclasses.replace(small, zero=(3,)), workload, gpus):
         return "shard weights and gradients as well (ZeRO-3 or FSDP, --zero 3)"

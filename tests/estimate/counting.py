@@ -16,10 +16,10 @@ class CountingRates:
     def _priced(self, value, on):
         return Priced(np.asarray(value, dtype=np.float64) * (1.0 if on else 0.0), "exact")
 
-    def gemm(self, m, n, k, dtype):
+    def gemm(self, m, n, k, dtype, *, accumulate=False):
         return self._priced(2.0 * np.asarray(m) * n * k, self.flops)
 
-    def grouped_gemm(self, rows, groups, n, k, dtype):
+    def grouped_gemm(self, rows, groups, n, k, dtype, *, fused=True, weight_gradient=False):
         return self._priced(2.0 * np.asarray(rows) * n * k + 0.0 * np.asarray(groups), self.flops)
 
     def attention(self, queries, keys, heads, kv_heads, qk_dim, v_dim, *, score_share, batch=1, backward=False, dtype="bf16"):
