@@ -52,16 +52,28 @@ def data_parallel(
     settings = resolve(workload, cluster.device)
     dense, expert = data_groups(layouts, float(cluster.scale_up_gpus.value))
     sharded = layouts.zero == 3
-    plain = _end_of_step(workload, settings, layouts, stages, rates, local, dense, expert, forward, backward)
-    fully = _zero3(settings, layouts, stages, rates, local, dense, expert, forward, backward, micro_batches)
-    reduce = np.where(sharded, fully.reduce, plain.reduce)
-    gather = np.where(sharded, fully.gather, plain.gather)
+    # One of the two is often not needed at all: price it only where some layout uses it.
+    plain = (
+        None
+        if sharded.all()
+        else _end_of_step(workload, settings, layouts, stages, rates, local, dense, expert, forward, backward)
+    )
+    fully = (
+        _zero3(settings, layouts, stages, rates, local, dense, expert, forward, backward, micro_batches)
+        if sharded.any()
+        else None
+    )
+    here, there = plain or fully, fully or plain
+    assert here is not None
+    assert there is not None
+    reduce = np.where(sharded, there.reduce, here.reduce)
+    gather = np.where(sharded, there.gather, here.gather)
     terms = (
-        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collectives.reduce_scatter_s", source=plain.source),
-        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collectives.all_gather_s", source=plain.source),
+        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collectives.reduce_scatter_s", source=here.source),
+        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collectives.all_gather_s", source=here.source),
     )
     optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
-    return DataParallel(reduce + gather, np.where(sharded, fully.hidden, plain.hidden), terms, optimizer)
+    return DataParallel(reduce + gather, np.where(sharded, there.hidden, here.hidden), terms, optimizer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +105,8 @@ def _end_of_step(
     def reduce_of(parameters: Array, group: Group) -> tuple[Array, str]:
         wide = Group(group.size[:, None], group.local[:, None])
         scatter = rates.collective("reduce_scatter", grad * parameters, wide)
+        if not zero0.any():
+            return scatter.seconds, scatter.source
         whole = rates.collective("all_reduce", grad * parameters, wide)
         return np.where(zero0, whole.seconds, scatter.seconds), scatter.source
 
