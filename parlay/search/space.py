@@ -63,22 +63,25 @@ def grids(question: Question, space: Space) -> Ints:
     return np.asarray(rows, dtype=np.int64).reshape(-1, 4)
 
 
-def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int = 200_000) -> Iterator[Layouts]:
-    """Yield the layouts of `space` that keep every rule, `chunk` rows at most at a time."""
-    grid = grids(question, space)
+def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int = 50_000) -> Iterator[Layouts]:
+    """Yield the layouts of `space` that keep every rule, about `chunk` rows at a time: small enough for the cache."""
     batch: list[Layouts] = []
     held = 0
-    for row in _reasonable(question, grid, counted):
+    for row in _reasonable(question, grids(question, space), counted):
         block = _expand(question, space, row)
-        kept = _keep(block, question, counted)
-        if len(kept):
-            batch.append(kept)
-            held += len(kept)
+        batch.append(block)
+        held += len(block)
         if held >= chunk:
-            yield join(batch)
+            yield from _kept(batch, question, counted)
             batch, held = [], 0
+    yield from _kept(batch, question, counted)
+
+
+def _kept(batch: list[Layouts], question: Question, counted: Counted) -> Iterator[Layouts]:
     if batch:
-        yield join(batch)
+        kept = _keep(join(batch), question, counted)
+        if len(kept):
+            yield kept
 
 
 def _reasonable(question: Question, grid: Ints, counted: Counted) -> Iterator[Ints]:
