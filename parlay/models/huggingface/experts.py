@@ -74,30 +74,23 @@ def qwen(keys: Keys, count: int) -> list[FeedForward]:
     return [routed if yes else plain or routed for yes in routes]
 
 
-def deepseek(keys: Keys, count: int, *, correction: bool = True) -> list[FeedForward]:
-    """The first `first_k_dense_replace` layers are dense, the others route beside shared experts (DeepSeek, GLM-4.5, Kimi)."""
+def deepseek(keys: Keys, count: int, *, correction: bool = True, first_dense: int | None = None) -> list[FeedForward]:
+    """The first `first_k_dense_replace` layers are dense, the others route beside shared experts (DeepSeek, GLM-4.5, Kimi).
+
+    `first_dense` is how many are dense if the class fixes it; `correction` whether its router has a value per expert that
+    is learned by rule.
+    """
     number = keys.optional("n_routed_experts", low=0) or 0
-    routes = _deepseek_layers(keys, count) if number else [False] * count
+    routes = _deepseek_layers(keys, count, first_dense) if number else [False] * count
     plain = None if all(routes) else dense(keys)
     keys.find("intermediate_size")
     if not any(routes):
         return [plain or dense(keys)] * count
     width = keys.integer("moe_intermediate_size")
     shared = keys.optional("n_shared_experts", low=0) or 0
-    method = keys.text("topk_method")
-    correction = correction and method in (None, "noaux_tc")
+    correction = correction and keys.text("topk_method") in (None, "noaux_tc")
     routed = moe(keys, number, width, shared_width=shared * width, score_correction=correction)
     return [routed if yes else plain or routed for yes in routes]
-
-
-def first_dense(keys: Keys, count: int) -> list[FeedForward]:
-    """As `deepseek`, with exactly the first layer dense unless mlp_layer_types says otherwise (GLM-4.7-Flash)."""
-    if keys.words("mlp_layer_types", count) is None:
-        keys.defaults = {**keys.defaults, "first_k_dense_replace": 1}
-        if keys.has("first_k_dense_replace") and keys.optional("first_k_dense_replace", low=0) != 1:
-            keys.log.ignore("first_k_dense_replace: this class keeps exactly the first layer dense")
-        keys.data = {key: value for key, value in keys.data.items() if key != "first_k_dense_replace"}
-    return deepseek(keys, count)
 
 
 def deepseek_plain(keys: Keys, count: int) -> list[FeedForward]:
@@ -105,13 +98,21 @@ def deepseek_plain(keys: Keys, count: int) -> list[FeedForward]:
     return deepseek(keys, count, correction=False)
 
 
-def _deepseek_layers(keys: Keys, count: int) -> list[bool]:
+def one_dense(keys: Keys, count: int) -> list[FeedForward]:
+    """As `deepseek`, and exactly the first layer is dense unless mlp_layer_types says otherwise (GLM-4.7-Flash)."""
+    return deepseek(keys, count, first_dense=1)
+
+
+def _deepseek_layers(keys: Keys, count: int, first_dense: int | None) -> list[bool]:
     sparse = keys.words("mlp_layer_types", count)
     first = keys.optional("first_k_dense_replace", low=0) or 0
     if sparse is not None:
         return [kind == "sparse" for kind in sparse]
-    given = keys.find("moe_layer_freq")[1]
-    if isinstance(given, list):
+    if first_dense is not None:
+        if keys.has("first_k_dense_replace") and first != first_dense:
+            keys.log.ignore(f"first_k_dense_replace: the class keeps {first_dense} layer(s) dense")
+        return [i >= first_dense for i in range(count)]
+    if isinstance(keys.find("moe_layer_freq")[1], list):
         return [flag > 0 for flag in keys.integers("moe_layer_freq", count) or []]
     step = keys.optional("moe_layer_freq") or 1
     return [i >= first and i % step == 0 for i in range(count)]

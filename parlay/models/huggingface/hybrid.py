@@ -313,9 +313,7 @@ def kimi_linear(keys: Keys) -> Draft:
     conv = table.optional("short_conv_kernel_size") or keys.integer("linear_conv_kernel_dim")
     delta = GatedDelta(key_heads=heads, value_heads=heads, key_dim=dim, value_dim=dim, conv=conv, gate_rank=dim)
     latent = latent_attention(keys)
-    if not keys.has("first_k_dense_replace"):
-        keys.defaults = {**keys.defaults, "first_k_dense_replace": 1}
-    mlps = routing.deepseek(keys, count)
+    mlps = routing.deepseek(keys, count, first_dense=None if keys.has("first_k_dense_replace") else 1)
     layers = [layer(latent if yes else delta, mlp) for yes, mlp in zip(full, mlps, strict=True)]
     return finish(keys, hidden, layers, ties=False)
 

@@ -12,7 +12,7 @@ ROUTING: dict[str, routing.Experts] = {
     "deepseek_v2": routing.deepseek_plain,
     "deepseek_v3": routing.deepseek,
     "deepseek_v32": routing.deepseek,
-    "glm4_moe_lite": routing.first_dense,
+    "glm4_moe_lite": routing.one_dense,
     "glm_moe_dsa": routing.deepseek,
     "mistral4": routing.deepseek_plain,
     "youtu": lambda keys, count: [dense(keys)] * count,

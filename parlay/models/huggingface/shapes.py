@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from parlay.models.huggingface.reader import MAX_LAYERS, Keys, printable
-from parlay.models.spec import DenseMlp, FeedForward, GroupedAttention, LayerKind, Mixer, MoeMlp, NoMlp, Norm, Run
+from parlay.models.spec import DenseMlp, FeedForward, GroupedAttention, LayerKind, Mixer, NoMlp, Norm, Run
 
 Activation = Literal["silu", "gelu", "relu", "relu2"]
 MOST_PERIOD = 16  # the longest repeating group of layers that is looked for
@@ -195,11 +195,6 @@ def _repeats(names: Sequence[str], start: int, period: int) -> int:
     while end < len(names) and names[end] == names[end - period]:
         end += 1
     return min(end, len(names)) - start
-
-
-def is_expert(kind: FeedForward) -> bool:
-    """Return whether a feed-forward part routes tokens."""
-    return isinstance(kind, MoeMlp)
 
 
 NO_MLP = NoMlp()

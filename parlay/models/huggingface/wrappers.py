@@ -7,7 +7,7 @@ from typing import Literal
 
 from parlay.models.huggingface import vision
 from parlay.models.huggingface.defaults import keys_for
-from parlay.models.huggingface.reader import MISSING, Keys, printable
+from parlay.models.huggingface.reader import Keys, printable
 
 TEXT_TABLES = ("text_config", "llm_config", "language_config", "thinker_config")
 
@@ -99,5 +99,4 @@ def tied(top: Keys, text: Keys, kind: str) -> bool:
     if rule == "text":
         top.find("tie_word_embeddings")
         return text.flag("tie_word_embeddings")
-    own = text.find("tie_word_embeddings")[1]
-    return top.flag("tie_word_embeddings") or (own is not MISSING and text.flag("tie_word_embeddings"))
+    return any([top.flag("tie_word_embeddings"), text.flag("tie_word_embeddings")])
