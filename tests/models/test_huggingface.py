@@ -243,6 +243,19 @@ def test_a_directory_and_standard_input(tmp_path, monkeypatch):
         load_config(folder)
 
 
+def test_a_huge_standard_input_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" " * (17 << 20))))
+    with pytest.raises(UsageError, match="standard input: is larger than 16 MiB"):
+        load_config("-")
+
+
+def test_the_hubs_cache_names_the_model(tmp_path):
+    folder = tmp_path / "models--owner--Some-Model" / "snapshots" / "0123abcd"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert load_config(folder).name == "Some-Model"
+
+
 def test_the_class_is_guessed_from_architectures():
     keys = {key: value for key, value in LLAMA.items() if key != "model_type"}
     spec = read_config(json.dumps({**keys, "architectures": ["Qwen3ForCausalLM"]}), "test.json").spec

@@ -69,6 +69,13 @@ def test_labels_for_a_quarter_of_a_million_tokens_are_read():
     assert read_config(json.dumps(config), "test.json").spec.hidden == 4096
 
 
+def test_a_key_of_millions_of_characters_is_no_trouble():
+    start = time.perf_counter()
+    model = read_config(json.dumps({"model_type": "llama", "a" * 8_000_000: 1, "layer_types": None}), "test.json")
+    assert model.ignored == ("a" * 60,)
+    assert time.perf_counter() - start < 2  # measured: 0.1 s
+
+
 def test_too_many_values_are_refused_before_parsing():
     text = '{"id2label": {' + ",".join(f'"{i}":1' for i in range(600_000)) + "}}"
     start = time.perf_counter()

@@ -47,6 +47,7 @@ HARMLESS = re.compile(
     r"|resid.*|embd?_.*|embed_.*|classifier.*|n_ctx|norm_eps|mamba_ssm.*|use_mambapy|use_assoc.*|apply_res.*|slow_.*|offset_alibi"
     r"|attn_config|ffn_config|use_flash.*|flash_.*|bos_.*|eos_.*|pad_.*|sep_.*|unk_.*|keys_to_ignore.*|max_attn_value|use_mrope)$"
 )
+MOST_KEY = 100  # characters of a key that are looked at
 # Nested tables of other parts, by the last word of their name.
 OTHER_PARTS = ("audio_config", "speech_config", "talker_config", "dit_config", "decoder_config", "encoder_config")
 
@@ -70,18 +71,33 @@ def load_config(path: Path | str) -> ModelSpec:
 def import_config(path: Path | str) -> Imported:
     """Return what `load_config` does, with what was assumed and ignored."""
     if str(path) == "-":
-        data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        try:
-            return read_config(data.decode("utf-8-sig"), "standard input")
-        except UnicodeDecodeError:
-            raise UsageError("is not UTF-8 text", where="standard input") from None
+        return read_config(_standard_input(), "standard input")
     file = Path(path)
     if file.is_dir():
         if not (file / "config.json").is_file():
             raise UsageError("holds no config.json", where=str(file), hint="name the file itself")
         file = file / "config.json"
-    name = file.parent.resolve().name if file.stem in ("config", "configuration") else file.stem
-    return read_config(read_file(file), str(file), name=name)
+    return read_config(read_file(file), str(file), name=_name_of(file))
+
+
+def _standard_input() -> str:
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UsageError(f"is larger than {MAX_BYTES >> 20} MiB, so it is not a config.json", where="standard input")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError("is not UTF-8 text", where="standard input") from None
+
+
+def _name_of(file: Path) -> str:
+    """Return a name for the model: of the file, or of its folder, or of the repository in the hub's local cache."""
+    if file.stem not in ("config", "configuration"):
+        return file.stem
+    folder = file.parent.absolute()
+    if folder.parent.name == "snapshots":  # models--OWNER--NAME/snapshots/REVISION/config.json
+        return folder.parent.parent.name.split("--")[-1]
+    return folder.name
 
 
 def read_config(text: str, where: str, *, name: str = "") -> Imported:
@@ -244,6 +260,6 @@ def _unread(top: Keys, text: Keys) -> Sequence[str]:
                 continue  # says that something is absent, as it is in what was read
             if any(key.endswith(part) for part in OTHER_PARTS):
                 names.append(f"{path}{printable(key, 60)}: its parameters are not counted")
-            elif not HARMLESS.match(key) and f"{path}{key}" not in ("vision_config", "text_config", "block_configs"):
+            elif not HARMLESS.match(key[:MOST_KEY]) and f"{path}{key}" not in ("vision_config", "text_config", "block_configs"):
                 names.append(f"{path}{printable(key, 60)}")
     return names[:40]
