@@ -310,10 +310,10 @@ def matmul_weights(model: ModelSpec, kind: LayerKind) -> int:
             total += part.count // kind.mlp.experts * kind.mlp.top_k
         else:
             total += part.count
-    return total - _vectors(kind)
+    return total - _vectors(model, kind)
 
 
-def _vectors(kind: LayerKind) -> int:
+def _vectors(model: ModelSpec, kind: LayerKind) -> int:
     """Return the biases, norms and other vectors among the matmul parts, which cost no matmul FLOPs.
 
     A convolution's taps stay: each is one multiplication and one addition a token, as a weight is. The two norms of
@@ -334,7 +334,7 @@ def _vectors(kind: LayerKind) -> int:
     if isinstance(m, DenseMlp) and m.bias:
         count += m.width * (2 if m.gated else 1)
     if isinstance(m, MoeMlp) and m.bias:
-        count += m.top_k * m.width * (2 if m.gated else 1)
+        count += m.top_k * (m.width * (2 if m.gated else 1) + (m.latent_width or model.hidden))
     return count
 
 
