@@ -293,6 +293,18 @@ def test_an_unknown_kind_of_layer_is_refused():
         read_config(json.dumps(keys), "new.json")
 
 
+def test_sizes_that_differ_by_layer_are_refused_where_the_class_is_not_known():
+    keys = {**LLAMA, "model_type": "brand_new", "num_attention_heads_per_layer": [4, 8]}
+    with pytest.raises(UsageError, match=r"num_attention_heads_per_layer: gives each layer its own size"):
+        read_config(json.dumps(keys), "new.json")
+
+
+def test_an_unknown_mixture_follows_the_layers_it_lists():
+    keys = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "mlp_layer_types": ["dense", "sparse"]}
+    names = read(model_type="brand_new", **keys).layer_names()
+    assert names == ["attention_dense", "attention_experts"]
+
+
 def test_a_message_shows_no_control_characters():
     with pytest.raises(UsageError) as caught:
         read_config(json.dumps({"model_type": "\x1b[31m" + "x" * 500}), "new.json")

@@ -61,6 +61,9 @@ def qwen(keys: Keys, count: int) -> list[FeedForward]:
     only = set(keys.integers("mlp_only_layers") or ())
     number = keys.optional("num_experts", low=0) or 0
     routes = [number > 0 and i not in only and (i + 1) % step == 0 for i in range(count)]
+    listed = keys.words("mlp_layer_types", count)
+    if listed is not None:
+        routes = [number > 0 and kind == "sparse" for kind in listed]
     plain = None if all(routes) else dense(keys)
     keys.find("intermediate_size")  # present in files whose layers all route, and unused there
     if not any(routes):

@@ -38,6 +38,7 @@ UNREADABLE = {  # keys of layers that no standard part describes
     "hidden_size_per_layer_input": "a model with an embedding in every layer",
     "o_lora_rank": "a model whose attention has an output of low rank",
     "compress_rates": "a model of compressed attention",
+    "compress_ratios": "a model of compressed attention",
     "zero_expert_num": "a model with experts that do nothing",
     "num_memory_blocks": "a model whose layers share parameters",
     "num_hidden_groups": "a model whose layers share parameters",
@@ -71,6 +72,9 @@ def build(keys: Keys, kind: str) -> Draft:
     if other is not None:
         message = f"holds '{printable(other)}', a kind of layer of an architecture that is not known"
         raise keys.error("layer_types", message)
+    for name, value in keys.data.items():
+        if name.endswith("_per_layer") and isinstance(value, list) and any(item != value[0] for item in value):
+            raise keys.error(printable(name, 60), "gives each layer its own size, by the rules of a class that is not known")
     if keys.data.get("v_head_dim") is not None and not keys.has("kv_lora_rank"):
         raise keys.error("v_head_dim", "differs from head_dim only in attentions that are not known")
     keys.log.assume(f"model_type '{printable(kind)}' is not known: read as a decoder with RMS norms, two in each layer")
