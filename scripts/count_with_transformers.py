@@ -44,6 +44,7 @@ TEXT = [
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
+    "deepseek_v4",
     "glm",
     "glm4",
     "glm4_moe",

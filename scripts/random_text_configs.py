@@ -522,3 +522,15 @@ def kimi_linear(r: Rng) -> Config:
         "short_conv_kernel_size": r.choice([2, 4]),
     }
     return config
+
+
+def deepseek_v4(r: Rng) -> Config:
+    """DeepSeek-V4."""
+    heads, experts_count = r.choice([2, 4]), r.choice([2, 4])
+    config: Config = {"hidden_size": 32, "num_attention_heads": heads, "num_hidden_layers": r.randint(1, 6), "vocab_size": 97}
+    config.update(head_dim=r.choice([16, 32]), q_lora_rank=r.choice([8, 12]), o_lora_rank=r.choice([4, 8]), o_groups=2)
+    config.update(n_routed_experts=experts_count, num_experts_per_tok=r.randint(1, experts_count), n_shared_experts=1)
+    config.update(moe_intermediate_size=r.choice([12, 20]), hc_mult=r.choice([2, 4]), index_n_heads=2, index_head_dim=8)
+    if r.random() < 0.5:
+        config["compress_ratios"] = [r.choice([0, 4, 128]) for _ in range(config["num_hidden_layers"] + 1)]
+    return maybe(r, config, tie_word_embeddings=BOTH, qk_rope_head_dim=[4, 8], sliding_window=[16, 32], index_topk=[8, 16])

@@ -61,8 +61,13 @@ def _mixer(model: ModelSpec, kind: LayerKind) -> list[Part]:
         up = m.heads * (m.nope_dim + m.rope_dim) * (m.q_rank or h) + m.kv_rank * m.heads * (m.nope_dim + m.v_dim)
         sharded = up + m.heads * m.v_dim * h
         bias = ((m.q_rank or 0) + m.kv_rank + m.rope_dim + h) if m.bias else 0
+        down = whole - sharded + bias
+        if not m.up_projection:
+            sharded -= m.kv_rank * m.heads * (m.nope_dim + m.v_dim)
+        if m.out_rank:
+            sharded += m.out_rank * (m.heads * m.v_dim + m.out_groups * h) - m.heads * m.v_dim * h
         return [
-            Part("latent down-projections and norms", "whole", whole - sharded + bias, "mixer"),
+            Part("latent down-projections and norms", "whole", down, "mixer"),
             Part("heads", "tp", sharded, "mixer"),
         ]
     if isinstance(m, Mamba2):

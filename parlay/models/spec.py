@@ -53,6 +53,9 @@ class LatentAttention(Spec):
     v_dim: Positive
     bias: bool = False  # on the down-projections and the output (DeepSeek: none)
     window: Positive | None = None
+    up_projection: bool = True  # False: keys and values are the latent itself, the same for all heads (DeepSeek-V4)
+    out_rank: Positive | None = None  # the output goes through this rank in each of `out_groups` groups of heads
+    out_groups: Positive = 1
 
 
 class Mamba2(Spec):

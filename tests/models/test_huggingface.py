@@ -197,6 +197,21 @@ def test_latent_experts_of_nemotron_3_super():
     assert (spec.mtp_layers, module.mixer.kind, module.mlp.kind, module.norms) == (1, "gqa", "moe", 2)
 
 
+def test_deepseek_v4_shares_one_latent_and_compresses_tokens():
+    config = json.loads((FILES / "known.json").read_text())["deepseek-v4-flash"]["config"]
+    spec = read_config(json.dumps(config), "test.json").spec
+    mixers = [spec.kinds[name].mixer for name in spec.layer_names()]
+    assert [mixer.window for mixer in mixers[:4]] == [128, 128, 128 + 512, 128 + 1_048_576 // 128]
+    assert not any(mixer.up_projection for mixer in mixers)
+    assert (mixers[0].kv_rank + mixers[0].rope_dim, mixers[0].out_rank, mixers[0].out_groups) == (512, 1024, 8)
+    assert spec.layer_count == 43
+
+
+def test_a_width_of_nothing_is_refused():  # found by fuzzing
+    with pytest.raises(UsageError, match="shared_intermediate_size: must be at least 1 in a model without experts"):
+        read(model_type="granitemoeshared", num_local_experts=0)
+
+
 def test_letters_say_which_layers_of_exaone_see_all():
     keys = {
         "model_type": "exaone4",
@@ -281,7 +296,7 @@ def test_an_unknown_hybrid_is_refused_by_the_key_that_says_so():
         read_config(json.dumps({**LLAMA, "model_type": "brand_new", "mamba_d_state": 16}), "new.json")
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v4", "gemma3n", "falcon_h1", "lfm2", "bert"])
+@pytest.mark.parametrize("kind", ["gemma3n", "falcon_h1", "lfm2", "bert"])
 def test_an_architecture_that_a_specification_cannot_hold_is_refused(kind):
     with pytest.raises(UsageError, match=rf"new\.json: model_type: '{kind}' is an? "):
         read_config(json.dumps({**LLAMA, "model_type": kind}), "new.json")

@@ -201,6 +201,8 @@ def _draft(keys: Keys, kind: str) -> Draft:
     for builders in (hybrid.BUILDERS, second_attention.BUILDERS):
         if kind in builders:
             return builders[kind](keys)
+    if kind == "deepseek_v4":
+        return latent.deepseek_v4(keys)
     if kind in latent.ROUTING:
         return latent.build(keys, kind)
     return unknown.build(keys, kind)

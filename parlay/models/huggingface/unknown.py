@@ -47,7 +47,6 @@ WINDOWS = ("full_attention", "sliding_attention")  # the only kinds of layer tha
 
 
 UNREADABLE_KINDS = {  # architectures known to be of another pattern, whatever keys a file of theirs holds
-    "deepseek_v4": "a model of compressed attention and several residual streams",
     "gemma3n": "a model of several residual streams and embeddings in every layer",
     "gemma3n_text": "a model of several residual streams and embeddings in every layer",
     "longcat_flash": "a model of two attentions in a layer and experts that do nothing",
