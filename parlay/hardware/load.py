@@ -100,6 +100,17 @@ def load_cluster(name: str | Path, user_directory: Path | None = None) -> Cluste
     return _load(Cluster, "cluster", name, user_directory)
 
 
+def cluster_of(table: Mapping[str, Any], where: str, user_directory: Path | None = None) -> Cluster:
+    """Return the cluster of an inline table, which may start from another with `extends`; raises as `load_device` does."""
+    data = dict(table)
+    base = data.pop("extends", None)
+    if base is not None:
+        if not isinstance(base, str):
+            raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=f"{where}.extends")
+        data = _merge(_read("cluster", _locate("cluster", base, user_directory, f"{where}.extends"), user_directory, ()), data)
+    return _build(Cluster, "cluster", data, where, user_directory)
+
+
 def _load(spec: type[S], kind: Kind, name: str | Path, user_directory: Path | None) -> S:
     path = _locate(kind, name, user_directory)
     return _build(spec, kind, _read(kind, path, user_directory, ()), str(path), user_directory)
@@ -238,3 +249,19 @@ def _list(kind: Kind, user_directory: Path | None) -> tuple[Summary, ...]:
 def _catalog(kind: Kind) -> tuple[Summary, ...]:
     """Return the summaries of the built-in catalog, which does not change while the program runs."""
     return summaries(CATALOG / f"{kind}s")
+
+
+def find_any(name: str, user_directory: Path | None = None) -> Cluster | Device | Link:
+    """Return the cluster, device or link of that name, looked for in this order; a file is read as a cluster."""
+    if is_path(name):
+        return load_cluster(name, user_directory)
+    lists = (list_clusters, list_devices, list_links)
+    loaders = (load_cluster, load_device, load_link)
+    wanted = fold(name)
+    known: list[str] = []
+    for entries, load in zip(lists, loaders, strict=True):
+        summaries_here = entries(user_directory)
+        known += [n for s in summaries_here for n in s.names]
+        if wanted in names(summaries_here):
+            return load(name, user_directory)
+    raise UnknownNameError("cluster, device or link", name, known, hint="`parlay hardware list` shows all")

@@ -5,12 +5,15 @@ A field left at None takes the default that the framework documents (parlay.esti
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
 from parlay.specfile import Spec
+
+GraphModule = Literal["attention", "mamba", "mlp", "moe_router", "moe"]
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]  # deepep, hybridep: fused kernels, no permute of their own
 
 
 class Workload(Spec):
@@ -37,7 +40,11 @@ class Workload(Spec):
     overlap_param_gather: bool | None = None
     overlap_p2p: bool | None = None
     reshard_after_forward: bool | None = None  # FSDP: free a block's gathered weights after its forward
-    cuda_graphs: bool | None = None
+    cuda_graphs: bool | None = None  # whole layers or the whole iteration are captured
+    cuda_graph_modules: tuple[GraphModule, ...] = ()  # captured parts where whole layers are not
+    moe_dispatcher: Dispatcher | None = None  # None = all-to-all
+    fp8_attention: bool | None = None  # the attention core's products in fp8 as well
+    deterministic: bool = False  # deterministic kernels and CUBLAS_WORKSPACE_CONFIG=:4096:8 (Megatron --deterministic-mode)
     compiled: bool | None = None  # torch.compile (torchtitan)
     gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
     bucket_elements: Annotated[int, Field(gt=0)] | None = None

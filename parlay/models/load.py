@@ -78,6 +78,16 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return data
 
 
+def merge_over(table: dict[str, Any]) -> dict[str, Any]:
+    """Return an inline model table with what it `extends` (a catalog name or a file) merged in."""
+    data = dict(table)
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    inherited = _read(_locate(str(base), "model.extends"), ())
+    return merge(inherited, data)
+
+
 def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """Return `base` with `change` laid over it, table by table; a part that names another `kind` replaces the old one."""
     merged = dict(base)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.layouts.layout import Layouts
+from parlay.errors import UsageError, nearest
+from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question, divisors
 from parlay.layouts.vocabulary import CP_KINDS, CpKind, Recompute, recompute_bits
+from parlay.specfile import validate
 
 Ints = NDArray[np.int64]
 
@@ -171,3 +174,37 @@ def join(blocks: list[Layouts]) -> Layouts:
     """Return the rows of all blocks, one after the other."""
     fields = [f.name for f in dataclasses.fields(Layouts) if f.name != "order"]
     return Layouts(order=blocks[0].order, **{n: np.concatenate([getattr(b, n) for b in blocks]) for n in fields})
+
+
+def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space:
+    """Return `space` with axes kept at the values of "tp=8" or "pp=4,8", and at what a partial layout sets.
+
+    Raises UsageError for an unknown axis or a value of the wrong kind.
+    """
+    kept: dict[str, Any] = {}
+    if layout is not None:
+        for name in layout.model_fields_set & {f.name for f in dataclasses.fields(space)}:
+            kept[name] = (getattr(layout, name),)
+    names = {f.name for f in dataclasses.fields(space)}
+    for text in texts:
+        axis, sign, values = text.partition("=")
+        axis = {"mb": "micro_batch"}.get(axis.strip(), axis.strip())
+        if axis not in names:
+            near = nearest(axis, names)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"axes: {', '.join(sorted(names))}"
+            raise UsageError(f"unknown axis '{axis[:40]}'", where=f"--fix {text[:60]}", hint=hint)
+        if not sign or not values.strip():
+            raise UsageError(f"'{text[:60]}' gives no value", where="--fix", hint="write --fix tp=8 or --fix pp=4,8")
+        kept[axis] = tuple(_value(axis, v.strip(), text) for v in values.split(","))
+    return dataclasses.replace(space, **kept)
+
+
+def _value(axis: str, text: str, whole: str) -> Any:
+    """Return one value of an axis, checked by Layout's own rules."""
+    given: Any = text
+    if axis in ("tp_overlap", "ep_overlap"):
+        given = {"on": True, "true": True, "off": False, "false": False}.get(text.lower(), text)
+    elif text.lstrip("-").isdigit():
+        given = int(text)
+    checked = validate(Layout, {axis: given}, f"--fix {whole[:60]}")
+    return getattr(checked, axis)

@@ -1,0 +1,5 @@
+"""`python -m parlay` is `parlay`."""
+
+from parlay.cli.main import run
+
+run()

@@ -1,0 +1,45 @@
+"""`parlay check`: a run file's layout against its budget, for continuous integration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from parlay.cli import flags, output
+
+
+def check(
+    run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run file with [layout] and [budget].")],
+    sets: flags.Sets = None,
+    json: flags.Json = False,
+) -> None:
+    """Check the layout of a run file against its [budget]; exit 1 if any limit is broken.
+
+    Limits: memory_gib, step_s, gpu_hours, cost_usd (at most); tokens_per_s_per_gpu, mfu (at least).
+    """
+    from parlay.cli.question import ask
+    from parlay.errors import UsageError
+
+    q = ask(run, sets=sets)
+    if q.layout is None:
+        raise UsageError("is missing", where=f"{run}: layout", hint="add [layout] with tp, pp, dp ...; `parlay plan` finds one")
+
+    from parlay.estimate.budget import check_budget
+    from parlay.estimate.estimate import estimate as price
+
+    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus)
+    results = check_budget(found, q.budget, q.gpu_hour_usd, where=f"{run}: budget")
+    from parlay.report.budget import budget_document, budget_lines
+
+    if json:
+        output.say_json(budget_document(found, results))
+    else:
+        output.say(budget_lines(found, results, output.page()))
+    if not all(r.kept for r in results):
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("check")(check)

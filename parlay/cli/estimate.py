@@ -1,0 +1,71 @@
+"""`parlay estimate`: one layout in full."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from parlay.cli import flags, output
+
+Layout = Annotated[str | None, typer.Option("--layout", metavar="LAYOUT", help="Such as tp8.pp4.dp2.vpp2.ep8.mb1.")]
+Zero = Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP. [default: 1]")]
+Recompute = Annotated[
+    str | None,
+    typer.Option("--recompute", help="none, selective, full, or modules joined by commas (norm,mlp_activation,mla_up)."),
+]
+
+
+def estimate(
+    model: flags.Model,
+    on: flags.On = None,
+    gpus: flags.Gpus = None,
+    layout: Layout = None,
+    zero: Zero = None,
+    recompute: Recompute = None,
+    seq_len: flags.SeqLen = None,
+    global_batch: flags.GlobalBatch = None,
+    global_tokens: flags.GlobalTokens = None,
+    precision: flags.Precision = None,
+    optimizer: flags.Optimizer = None,
+    framework: flags.Framework = None,
+    tokens: flags.Tokens = None,
+    gpu_hour_usd: flags.Price = None,
+    sets: flags.Sets = None,
+    json: flags.Json = False,
+) -> None:
+    """Price one layout: memory of every stage, time of a step, term by term.
+
+    The layout may also stand in a run file's [layout] section. Exit 1 if it does not fit.
+
+    Example: parlay estimate llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --seq-len 8192 --global-batch 512
+    """
+    from parlay.cli.question import ask
+    from parlay.errors import UsageError
+
+    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
+    extra: dict[str, Any] = {"zero": zero, "recompute": recompute}
+    q = ask(model, on=on, gpus=gpus, layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd)
+    if q.layout is None:
+        raise UsageError(
+            "no layout given", where="estimate", hint="write one: --layout tp8.pp4.dp2; `parlay plan` finds the best"
+        )
+
+    from parlay.estimate.estimate import estimate as price
+
+    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus)
+    if json:
+        from parlay.report.documents import estimate_report
+
+        output.say_json(estimate_report(found, q.gpu_hour_usd).model_dump())
+    else:
+        from parlay.report.estimate import estimate_lines
+
+        output.say(estimate_lines(found, output.page(), q.gpu_hour_usd))
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("estimate")(estimate)

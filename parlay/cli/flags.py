@@ -1,0 +1,55 @@
+"""Flags that several commands share, spelled once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+MODEL_HELP = "A model of the catalog, a model TOML, a Hugging Face config.json, or a run file (run.toml)."
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A cluster of the catalog, or a cluster TOML.")]
+Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="How many GPUs.")]
+SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="TOKENS", help="Sequence length. [default: 4096]")]
+GlobalBatch = Annotated[
+    str | None, typer.Option("--global-batch", metavar="SEQUENCES", help="Sequences per step, all GPUs. [default: 512]")
+]
+GlobalTokens = Annotated[str | None, typer.Option("--global-tokens", metavar="TOKENS", help="The same in tokens, such as 4M.")]
+Precision = Annotated[str | None, typer.Option("--precision", help="bf16, fp16, fp32, fp8, fp8-blockwise, mxfp8 or nvfp4.")]
+Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adamw-8bit, adafactor, muon or sgd.")]
+Framework = Annotated[str | None, typer.Option("--framework", help="megatron-core, torchtitan or deepspeed.")]
+Tokens = Annotated[
+    str | None, typer.Option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: adds days and GPU-hours.")
+]
+Price = Annotated[float | None, typer.Option("--gpu-hour-usd", metavar="USD", help="Price of a GPU-hour: adds the cost.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set any field, such as training.gradient_dtype='bf16'. May be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def training(
+    seq_len: str | None,
+    global_batch: str | None,
+    global_tokens: str | None,
+    precision: str | None,
+    optimizer: str | None,
+    framework: str | None,
+    tokens: str | None,
+) -> dict[str, Any]:
+    """Return the workload's fields that were given as flags."""
+    return {
+        "seq_len": _number(seq_len),
+        "global_batch": _number(global_batch),
+        "global_tokens": global_tokens,
+        "precision": precision,
+        "optimizer": optimizer,
+        "framework": framework,
+        "total_tokens": tokens,
+    }
+
+
+def _number(text: str | None) -> int | str | None:
+    """Return plain digits as a number; anything else stays text for the unit parser."""
+    return int(text) if text is not None and text.isdigit() and len(text) < 20 else text

@@ -1,0 +1,115 @@
+"""The `parlay` program: finds the command, runs it, and turns every error into one message and an exit code.
+
+Exit codes: 0 done; 1 done, and the answer is no; 2 asked wrongly; 101 a bug of ours; 130 interrupted.
+A command is one file of this folder with `register(app)`, and one line in COMMANDS. Only the file of the command that
+runs is imported, so that help and usage errors stay quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import typer
+
+from parlay import __version__
+from parlay.errors import ParlayError, UnknownNameError
+
+COMMANDS = {
+    "plan": "Find the best parallel layouts for a model on a cluster.",
+    "estimate": "Price one layout: memory of every stage, time of a step, term by term.",
+    "compare": "Price two layouts and show which terms differ.",
+    "check": "Check the plan of a run file against its budget; exit 1 if it is broken.",
+    "explain": "Explain a formula: equation, symbols, source, worked example.",
+    "verify": "Check the formulas against published worked examples; exit 1 if one disagrees.",
+    "models": "List and show the models that Parlay knows.",
+    "hardware": "List and show devices, links and clusters.",
+}
+
+HELP = """Which parallel layout should this model run on this cluster, will it fit, how fast will it be, and why.
+
+Start with: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --global-batch 512
+"""
+
+
+def run() -> None:
+    """Run the program with the arguments of the process and exit."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the program with `arguments` and return its exit code."""
+    try:
+        return _run(arguments)
+    except ParlayError as error:
+        return _say(error)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # Whoever reads our output has seen enough. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            return _say_usage(error, arguments)
+        return _say_bug(error)
+
+
+def _run(arguments: list[str]) -> int:
+    name = next((a for a in arguments if not a.startswith("-")), None)
+    first_is_command = bool(arguments) and arguments[0] == name
+    if name and first_is_command and name not in COMMANDS:
+        raise UnknownNameError("command", name, COMMANDS, hint="`parlay --help` lists all")
+    app = typer.Typer(help=HELP, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(_root)
+    for command, summary in COMMANDS.items():
+        if command == name and first_is_command:
+            import_module(f"parlay.cli.{command}").register(app)
+        else:
+            app.command(command, help=summary)(_stub)
+    result = typer.main.get_command(app)(arguments or ["--help"], prog_name="parlay", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True)) -> None:
+    if version:
+        typer.echo(f"parlay {__version__}")
+        raise typer.Exit
+
+
+def _stub() -> None:
+    raise AssertionError("only the command that runs is imported")
+
+
+def _say(error: ParlayError) -> int:
+    sys.stderr.write(f"error: {error}\n")
+    if error.hint:
+        sys.stderr.write(f"hint: {error.hint}\n")
+    return error.code
+
+
+def _say_usage(error: Exception, arguments: list[str]) -> int:
+    """Say what the argument parser complains about in the form of our own errors."""
+    message = str(getattr(error, "message", "") or error).rstrip(".")
+    shown = getattr(error, "format_message", lambda: message)()
+    shown = shown.strip().split("\n")[0].rstrip(".")
+    if shown.startswith("Usage:"):  # a group without a subcommand: its help is the message
+        group = next((a for a in arguments if a in COMMANDS), "")
+        shown = f"'{group}' needs a subcommand"
+    sys.stderr.write(f"error: {shown[:1].lower()}{shown[1:]}\n")
+    named = [a for a in arguments if a in COMMANDS]
+    near = getattr(error, "possibilities", None)
+    advice = f"did you mean {' or '.join(sorted(near)[:3])}? " if near and "did you mean" not in shown.lower() else ""
+    sys.stderr.write(f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed\n")
+    return 2
+
+
+def _say_bug(error: Exception) -> int:
+    if os.environ.get("PARLAY_DEBUG"):
+        raise error
+    kind = type(error).__name__
+    sys.stderr.write(f"error: a bug in Parlay {__version__}: {kind}: {str(error)[:300]}\n")
+    sys.stderr.write("hint: please report the command and this line; PARLAY_DEBUG=1 shows where it happened\n")
+    return 101

@@ -1,0 +1,80 @@
+"""`parlay models`: list, show and import models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parlay.cli import flags, output
+
+Name = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog name, a model TOML, or a Hugging Face config.json.")]
+
+
+def list_(json: flags.Json = False) -> None:
+    """List the models of the catalog with their parameters."""
+    from parlay.models.load import list_models, load_model
+
+    specs = [load_model(entry.id) for entry in list_models()]
+    from parlay.report.models import model_list_document, model_list_lines
+
+    if json:
+        output.say_json(model_list_document(specs))
+    else:
+        output.say(model_list_lines(specs, output.page()))
+
+
+def show(
+    model: Name,
+    seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Sequence length for FLOPs and cache.")] = 8192,
+    json: flags.Json = False,
+) -> None:
+    """Show a model: shapes, parameters by part, FLOPs per token, K/V cache per token."""
+    from parlay.models.load import load_model
+    from parlay.report.models import model_document, model_lines
+
+    spec = load_model(model)
+    if json:
+        output.say_json(model_document(spec, seq_len))
+    else:
+        output.say(model_lines(spec, seq_len, output.page()))
+
+
+def import_(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A config.json, a directory that holds one, or - for stdin.")],
+    to: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the model here instead of stdout.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+) -> None:
+    """Read a Hugging Face config.json and write it as a model TOML."""
+    import sys
+
+    from parlay.errors import UsageError
+    from parlay.models.huggingface import import_config
+    from parlay.models.write import to_toml
+
+    found = import_config(config)
+    for note in (*found.assumed, *(f"ignored: {x}" for x in found.ignored)):
+        sys.stderr.write(f"note: {note}\n")
+    text = to_toml(found.spec)
+    if to is None:
+        output.say(text.rstrip("\n").split("\n"))
+        return
+    if to.exists() and not force:
+        raise UsageError("exists already", where=str(to), hint="choose another name, or replace it with --force")
+    try:
+        to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot be written ({error.strerror})", where=str(to)) from None
+    sys.stderr.write(f"wrote {to}\n")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    group = typer.Typer(help="List, show and import the models that Parlay knows.", rich_markup_mode=None, no_args_is_help=True)
+    group.command("list")(list_)
+    group.command("show")(show)
+    group.command("import")(import_)
+    app.add_typer(group, name="models")

@@ -1,0 +1,36 @@
+"""Where answers go: text or JSON on stdout, sized for the terminal, plain when piped."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parlay.report.table import Page
+
+
+def page() -> Page:
+    """Return the page that stdout is: the terminal's width and styles, or no limit and none where it is piped."""
+    from parlay.report.table import Page
+
+    if not sys.stdout.isatty():
+        return Page()
+    return Page(
+        max(shutil.get_terminal_size((80, 24)).columns, 40), "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    )
+
+
+def say(lines: Iterable[str]) -> None:
+    """Write lines to stdout."""
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
+
+
+def say_json(document: dict[str, Any]) -> None:
+    """Write one JSON document to stdout; a NaN in it would be a bug of ours."""
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,63 @@
+"""`parlay plan`: the best layouts for a model on a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from parlay.cli import flags, output
+
+
+def plan(
+    model: flags.Model,
+    on: flags.On = None,
+    gpus: flags.Gpus = None,
+    seq_len: flags.SeqLen = None,
+    global_batch: flags.GlobalBatch = None,
+    global_tokens: flags.GlobalTokens = None,
+    precision: flags.Precision = None,
+    optimizer: flags.Optimizer = None,
+    framework: flags.Framework = None,
+    tokens: flags.Tokens = None,
+    gpu_hour_usd: flags.Price = None,
+    top: Annotated[int, typer.Option("--top", min=1, max=100, help="How many layouts to show.")] = 5,
+    fix: Annotated[
+        list[str] | None,
+        typer.Option("--fix", metavar="AXIS=VALUES", help="Keep an axis at a value, such as tp=8 or pp=4,8. Repeatable."),
+    ] = None,
+    sets: flags.Sets = None,
+    json: flags.Json = False,
+) -> None:
+    """Find the best parallel layouts for a model on a cluster.
+
+    Prices every layout that the rules allow, memory first, and ranks what fits by time. Exit 1 if nothing fits.
+
+    Example: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --global-batch 512
+    """
+    from parlay.cli.question import ask
+
+    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
+    q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd)
+
+    from parlay.search.plan import default_space
+    from parlay.search.plan import plan as search
+    from parlay.search.space import fixed
+
+    space = fixed(default_space(q.workload), fix or [], q.layout)
+    found = search(q.model, q.cluster, q.workload, q.gpus, top=top, space=space)
+    if json:
+        from parlay.report.documents import plan_report
+
+        output.say_json(plan_report(found, q.gpu_hour_usd).model_dump())
+    else:
+        from parlay.report.plan import plan_lines
+
+        output.say(plan_lines(found, output.page(), q.gpu_hour_usd))
+    if not found.rows:
+        raise typer.Exit(1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("plan")(plan)

@@ -1,0 +1,198 @@
+"""What the user asks, from flags, a run file and --set: model, cluster, GPUs, workload, layout, budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parlay.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from parlay.hardware.spec import Cluster
+    from parlay.layouts.layout import Layout
+    from parlay.layouts.workload import Workload
+    from parlay.models.spec import ModelSpec
+
+SECTIONS = ("model", "cluster", "gpus", "training", "layout", "plan", "budget", "gpu_hour_usd")
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question with everything resolved; `layout` and `budget` only where they were given."""
+
+    model: ModelSpec
+    cluster: Cluster
+    gpus: int
+    workload: Workload
+    layout: Layout | None
+    budget: dict[str, Any]
+    gpu_hour_usd: float | None
+
+
+def ask(
+    model: str | None,
+    *,
+    on: str | None = None,
+    gpus: int | None = None,
+    layout: str | None = None,
+    training: dict[str, Any] | None = None,
+    layout_fields: dict[str, Any] | None = None,
+    sets: list[str] | None = None,
+    gpu_hour_usd: float | None = None,
+) -> Question:
+    """Return the question that flags and, where `model` names a run file, the file put together; flags win."""
+    table, where = _run_file(model)
+    if not table:
+        table = {"model": model}
+    table = _with_sets(table, sets or [])
+    for key, value in (("cluster", on), ("gpus", gpus), ("gpu_hour_usd", gpu_hour_usd)):
+        if value is not None:
+            table[key] = value
+    table["training"] = _section(table, "training", where) | {k: v for k, v in (training or {}).items() if v is not None}
+    return _resolve(table, where, layout, {k: v for k, v in (layout_fields or {}).items() if v is not None})
+
+
+def _run_file(name: str | None) -> tuple[dict[str, Any], str]:
+    """Return the table of a run file (a TOML file with a model or cluster section), or an empty one."""
+    from parlay.specfile import read_toml
+
+    if not name or not name.endswith(".toml"):
+        return {}, "command line"
+    table = read_toml(Path(name))
+    if "hidden" in table or "kinds" in table or "extends" in table:
+        return {}, "command line"  # a model's own file
+    for key in table:
+        if key not in SECTIONS:
+            near = nearest(key, SECTIONS)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"a run file holds {', '.join(SECTIONS)}"
+            raise UsageError(f"unknown key '{key}'", where=f"{name}: {key}", hint=hint)
+    if "model" not in table:
+        raise UsageError("is missing", where=f"{name}: model", hint="name the model: model = 'llama-3.1-70b'")
+    folder = Path(name).parent
+    for key in ("model", "cluster"):
+        value = table.get(key)
+        if isinstance(value, str) and ("/" in value or value.endswith((".toml", ".json"))) and (folder / value).exists():
+            table[key] = str(folder / value)
+    return table, name
+
+
+def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    """Return the table with each `section.key=value` of --set laid over it; values are TOML, bare words are text."""
+    for text in sets:
+        path, sign, value = text.partition("=")
+        keys = [k.strip() for k in path.split(".")]
+        if not sign or not all(keys):
+            raise UsageError(f"'{text[:60]}' is not a setting", where="--set", hint="write --set training.seq_len=131072")
+        if keys[0] not in SECTIONS:
+            near = nearest(keys[0], SECTIONS)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"sections: {', '.join(SECTIONS)}"
+            raise UsageError(f"unknown section '{keys[0]}'", where=f"--set {text[:60]}", hint=hint)
+        try:
+            parsed = tomllib.loads(f"x = {value}")["x"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()
+        level = table
+        for key in keys[:-1]:
+            inner = level.setdefault(key, {})
+            if not isinstance(inner, dict):
+                inner = {"extends": inner}
+            level[key] = inner
+            level = inner
+        level[keys[-1]] = parsed
+    return table
+
+
+def _section(table: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+    section = table.get(name, {})
+    if not isinstance(section, dict):
+        raise UsageError(
+            f"expected a table, got {type(section).__name__}", where=f"{where}: {name}", hint=f"write a [{name}] section"
+        )
+    return dict(section)
+
+
+def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_fields: dict[str, Any]) -> Question:
+    from parlay.hardware.load import user_catalog_directory
+    from parlay.layouts.layout import Layout, parse_layout
+    from parlay.specfile import validate
+
+    model = _model(table.get("model"), where)
+    if table.get("cluster") is None:
+        raise UsageError("no cluster given", where=where, hint="name one with --on dgx-h100; `parlay hardware list` shows all")
+    cluster = _cluster(table["cluster"], where, user_catalog_directory())
+    fields = _section(table, "layout", where) | layout_fields
+    chosen = None
+    if layout is not None:
+        chosen = parse_layout(layout, where="--layout")
+        fields = chosen.model_dump(exclude_unset=True) | fields
+    if fields:
+        chosen = validate(Layout, fields, f"{where}: layout")
+    gpus = table.get("gpus", chosen.gpus if chosen else None)
+    if gpus is None:
+        raise UsageError("no GPU count given", where=where, hint="say how many with --gpus 64")
+    _whole(gpus, f"{where}: gpus", most=1 << 24)
+    limit = cluster.max_nodes.value * cluster.gpus_per_node.value if cluster.max_nodes else None
+    if limit and gpus > limit:
+        raise UsageError(f"{cluster.name} has {limit:,.0f} GPUs, not {gpus:,}", where="gpus")
+    rate = table.get("gpu_hour_usd")
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e6):
+        raise UsageError(f"a price per GPU-hour must be above 0, got {rate!r}", where=f"{where}: gpu_hour_usd", hint="e.g. 2.5")
+    if rate is None and cluster.gpu_hour_usd is not None:
+        rate = cluster.gpu_hour_usd.value
+    return Question(model, cluster, gpus, _workload(table["training"], where), chosen, _section(table, "budget", where), rate)
+
+
+def _model(given: Any, where: str) -> ModelSpec:
+    from parlay.models.load import load_model, merge_over
+    from parlay.models.spec import ModelSpec
+    from parlay.specfile import validate
+
+    if isinstance(given, dict):
+        return validate(ModelSpec, merge_over(given), f"{where}: model")
+    if not isinstance(given, str) or not given:
+        raise UsageError(
+            "no model given", where=where, hint="name one: parlay plan llama-3.1-70b ...; `parlay models list` shows all"
+        )
+    return load_model(given)
+
+
+def _cluster(given: Any, where: str, user: Path) -> Cluster:
+    from parlay.hardware.load import cluster_of, load_cluster
+
+    if isinstance(given, dict):
+        return cluster_of(given, f"{where}: cluster", user)
+    if not isinstance(given, str):
+        raise UsageError(f"expected a name, a file or a table, got {type(given).__name__}", where=f"{where}: cluster")
+    return load_cluster(given, user)
+
+
+def _workload(fields: dict[str, Any], where: str) -> Workload:
+    """Return the workload; a batch may be given in tokens, counts with K, M, T, and tokens of the whole run likewise."""
+    from parlay.layouts.workload import Workload
+    from parlay.specfile import validate
+    from parlay.units import parse_count
+
+    fields = dict(fields)
+    for key in ("seq_len", "global_batch", "total_tokens", "global_tokens"):
+        if isinstance(fields.get(key), str):
+            fields[key] = parse_count(fields[key], where=f"{where}: training.{key}")
+    tokens = fields.pop("global_tokens", None)
+    if tokens is not None:
+        seq_len = fields.get("seq_len", Workload().seq_len)
+        if "global_batch" in fields:
+            raise UsageError("global_batch and global_tokens are both given", where=f"{where}: training", hint="give one of them")
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not isinstance(seq_len, int) or tokens % max(seq_len, 1):
+            raise UsageError(
+                f"a global batch of {tokens} tokens is not a whole number of sequences of {seq_len} tokens",
+                where=f"{where}: training.global_tokens",
+                hint="choose a multiple of the sequence length, or give global_batch in sequences",
+            )
+        fields["global_batch"] = tokens // seq_len
+    return validate(Workload, fields, f"{where}: training")
+
+
+def _whole(value: Any, where: str, *, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise UsageError(f"must be a whole number from 1 to {most:,}, got {str(value)[:40]}", where=where)

@@ -1,0 +1,41 @@
+"""What follows from estimates: how long a whole run takes and costs, and where two layouts differ."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from parlay.estimate.estimate import Estimate
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunLength:
+    """Seconds, GPU-hours and cost of a whole training run; None where tokens or price are not known."""
+
+    run_s: float | None = None
+    gpu_hours: float | None = None
+    cost_usd: float | None = None
+
+
+def run_length(e: Estimate, gpu_hour_usd: float | None) -> RunLength:
+    """Return how long `workload.total_tokens` take at this estimate's speed, without restarts or failures."""
+    tokens = e.workload.total_tokens
+    if not tokens:
+        return RunLength()
+    seconds = tokens / (e.tokens_per_s_per_gpu * e.gpus)
+    hours = seconds * e.gpus / 3600
+    return RunLength(seconds, hours, hours * gpu_hour_usd if gpu_hour_usd else None)
+
+
+def differences(first: Estimate, second: Estimate) -> list[tuple[str, str, str, float | None, float | None]]:
+    """Return (key, label, unit, first, second) of every leaf of the time tree and of the worst stages' memory trees."""
+    rows = []
+    for a, b in ((first.step, second.step), (first.memory[first.worst_stage], second.memory[second.worst_stage])):
+        left = {t.key: t for t in a.walk() if not t.parts}
+        right = {t.key: t for t in b.walk() if not t.parts}
+        for key in dict.fromkeys([*left, *right]):
+            one = left.get(key) or right[key]
+            x = float(left[key].value) if key in left else 0.0
+            y = float(right[key].value) if key in right else 0.0
+            if x or y:
+                rows.append((key, one.label, one.unit, x, y))
+    return rows

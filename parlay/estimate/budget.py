@@ -1,0 +1,60 @@
+"""A budget: limits that an estimate must keep, for a gate in continuous integration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from parlay.errors import UsageError, nearest
+from parlay.estimate.answers import run_length
+from parlay.estimate.estimate import Estimate
+from parlay.units import GIB
+
+AT_MOST = ("memory_gib", "step_s", "gpu_hours", "cost_usd")
+AT_LEAST = ("tokens_per_s_per_gpu", "mfu")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit and what the estimate says; `at_most` tells which side is allowed."""
+
+    name: str
+    limit: float
+    value: float
+    at_most: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether the estimate is on the allowed side."""
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+
+def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | None, *, where: str) -> list[Limit]:
+    """Return every limit of `budget` with the estimate's value; the device's own memory is always one of them.
+
+    Raises UsageError for an unknown limit, a limit that is not a positive number, or one whose inputs are missing.
+    """
+    results = [Limit("memory_gib", e.memory_limit_bytes / GIB, e.peak_bytes / GIB, True)] if "memory_gib" not in budget else []
+    run = run_length(e, gpu_hour_usd)
+    values = {
+        "memory_gib": e.peak_bytes / GIB,
+        "step_s": e.step_s,
+        "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu,
+        "mfu": e.mfu,
+        "gpu_hours": run.gpu_hours,
+        "cost_usd": run.cost_usd,
+    }
+    for name, limit in budget.items():
+        if name not in values:
+            near = nearest(name, values)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"limits: {', '.join(values)}"
+            raise UsageError(f"unknown limit '{name}'", where=f"{where}.{name}", hint=hint)
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < 1e30:
+            raise UsageError(f"must be a number above 0, got {limit!r}", where=f"{where}.{name}")
+        value = values[name]
+        if value is None:
+            need = "training.total_tokens" + (" and gpu_hour_usd" if name == "cost_usd" else "")
+            raise UsageError("cannot be checked", where=f"{where}.{name}", hint=f"set {need}")
+        results.append(Limit(name, float(limit), value, name in AT_MOST))
+    return results

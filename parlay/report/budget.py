@@ -1,0 +1,52 @@
+"""The text and the document of `parlay check`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parlay import __version__
+from parlay.estimate.budget import Limit
+from parlay.estimate.estimate import Estimate
+from parlay.report.documents import layout_document, question_document
+from parlay.report.question import question_lines
+from parlay.report.table import Column, Page, render
+from parlay.units import significant
+
+
+def budget_lines(e: Estimate, limits: list[Limit], page: Page) -> list[str]:
+    """Return one row a limit, and the verdict."""
+    rows = [
+        [
+            limit.name,
+            f"{'at most' if limit.at_most else 'at least'} {significant(limit.limit, 4)}",
+            significant(limit.value, 4),
+            "kept" if limit.kept else "BROKEN",
+        ]
+        for limit in limits
+    ]
+    columns = [Column("limit", right=False), Column("allowed"), Column("estimate"), Column("", right=False)]
+    broken = sum(not limit.kept for limit in limits)
+    verdict = "all limits are kept" if not broken else f"{broken} of {len(limits)} limits broken"
+    return [*question_lines(e, page), f"layout     {e.layout}", "", *render(columns, rows, page), "", verdict]
+
+
+def budget_document(e: Estimate, limits: list[Limit]) -> dict[str, Any]:
+    """Return the document of `parlay check --json`."""
+    return {
+        "schema_name": "parlay/check",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        "question": question_document(e).model_dump(),
+        "layout": layout_document(e.layout),
+        "kept": all(limit.kept for limit in limits),
+        "limits": [
+            {
+                "name": x.name,
+                "allowed": "at_most" if x.at_most else "at_least",
+                "limit": x.limit,
+                "value": x.value,
+                "kept": x.kept,
+            }
+            for x in limits
+        ],
+    }

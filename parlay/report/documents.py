@@ -1,0 +1,310 @@
+"""The JSON documents: pydantic models in SI base units with the unit in each key, and their schemas.
+
+Keys are only ever added to a schema version; a change of meaning raises `schema_version`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from parlay import __version__
+from parlay.estimate.answers import differences, run_length
+from parlay.estimate.estimate import Estimate
+from parlay.estimate.terms import Term
+from parlay.layouts.layout import Layout
+from parlay.search.plan import Plan
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class TermDocument(_Document):
+    """A term and its parts; `value` is in `unit`."""
+
+    key: str
+    label: str
+    value: float | None
+    unit: str
+    source: str
+    formula: str | None = None
+    inputs: dict[str, Any] = {}
+    note: str = ""
+    parts: list[TermDocument] = []
+
+    @classmethod
+    def of(cls, term: Term) -> TermDocument:
+        """Return the document of one layout's term."""
+        return cls(
+            key=term.key,
+            label=term.label,
+            value=_finite(term.value),
+            unit=term.unit,
+            source=term.source,
+            formula=term.formula,
+            inputs={k: _finite(v) for k, v in term.inputs.items()},
+            note=term.note,
+            parts=[cls.of(p) for p in term.parts],
+        )
+
+
+class QuestionDocument(_Document):
+    """What was asked."""
+
+    model: str
+    parameters_total: int
+    parameters_active: int
+    cluster: str
+    device: str
+    gpus: int
+    seq_len: int
+    global_batch_sequences: int
+    precision: str
+    optimizer: str
+    framework: str
+
+
+class EstimateDocument(_Document):
+    """One layout, priced."""
+
+    layout: dict[str, Any]
+    layout_short: str
+    fits: bool
+    step_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    flops_per_token: float
+    flops_convention: str
+    mfu: float
+    mfu_peak_flops_per_s: float
+    memory_peak_bytes: float
+    memory_limit_bytes: float
+    memory_worst_stage: int
+    time: TermDocument
+    hidden: TermDocument
+    memory: list[TermDocument]
+    assumptions: list[str]
+    run_s: float | None = None
+    gpu_hours: float | None = None
+    cost_usd: float | None = None
+
+
+class EstimateReport(_Document):
+    """The document of `parlay estimate --json`."""
+
+    schema_name: Literal["parlay/estimate"] = "parlay/estimate"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    question: QuestionDocument
+    estimate: EstimateDocument
+
+
+class PlanRowDocument(_Document):
+    """One recommended layout."""
+
+    rank: int
+    limited_by: str
+    why_not_first: str
+    estimate: EstimateDocument
+
+
+class PointDocument(_Document):
+    """A layout on the front of speed against memory."""
+
+    layout_short: str
+    layout: dict[str, Any]
+    step_s: float
+    memory_peak_bytes: float
+
+
+class MissDocument(_Document):
+    """The layout that comes nearest to fitting."""
+
+    layout_short: str
+    layout: dict[str, Any]
+    memory_peak_bytes: float
+    over_bytes: float
+    largest_terms_bytes: dict[str, float]
+
+
+class PlanReport(_Document):
+    """The document of `parlay plan --json`."""
+
+    schema_name: Literal["parlay/plan"] = "parlay/plan"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    question: QuestionDocument
+    fits: bool
+    rows: list[PlanRowDocument]
+    pareto: list[PointDocument]
+    rejected: dict[str, int]
+    reasons: dict[str, str]
+    considered: int
+    priced: int
+    fitting: int
+    memory_limit_bytes: float
+    nearest_miss: MissDocument | None
+    cheapest_lever: str | None
+    elapsed_s: float
+
+
+class DifferenceDocument(_Document):
+    """One term in both layouts."""
+
+    key: str
+    label: str
+    unit: str
+    first: float | None
+    second: float | None
+    difference: float | None
+
+
+class CompareReport(_Document):
+    """The document of `parlay compare --json`."""
+
+    schema_name: Literal["parlay/compare"] = "parlay/compare"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    first: EstimateReport
+    second: EstimateReport
+    differences: list[DifferenceDocument]
+
+
+class VerifyRow(_Document):
+    """One worked example and what the formulas say."""
+
+    id: str
+    source: str
+    where: str
+    formula: str
+    status: Literal["agrees", "erratum"]
+    passed: bool
+    said: dict[str, Any]
+    computed: dict[str, Any]
+    why: str = ""
+
+
+class VerifyReport(_Document):
+    """The document of `parlay verify --json`."""
+
+    schema_name: Literal["parlay/verify"] = "parlay/verify"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    passed: int
+    failed: int
+    rows: list[VerifyRow]
+
+
+REPORTS: dict[str, type[BaseModel]] = {
+    "plan": PlanReport,
+    "estimate": EstimateReport,
+    "compare": CompareReport,
+    "verify": VerifyReport,
+}
+
+
+def question_document(e: Estimate | Plan) -> QuestionDocument:
+    """Return what an estimate or a plan was asked for."""
+    from parlay.estimate.counts import parameters
+
+    counts, w = parameters(e.model), e.workload
+    return QuestionDocument(
+        model=e.model.id, parameters_total=counts.total, parameters_active=counts.active, cluster=e.cluster.id,
+        device=e.cluster.device.id, gpus=e.gpus, seq_len=w.seq_len, global_batch_sequences=w.global_batch,
+        precision=w.precision, optimizer=w.optimizer, framework=w.framework,
+    )  # fmt: skip
+
+
+def layout_document(layout: Layout) -> dict[str, Any]:
+    """Return a layout as plain values that a run file accepts."""
+    return layout.model_dump(mode="json")
+
+
+def estimate_document(e: Estimate, gpu_hour_usd: float | None = None) -> EstimateDocument:
+    """Return the document of one estimate; run time and cost where the tokens of the run are known."""
+    run = dataclasses.asdict(run_length(e, gpu_hour_usd))
+    return EstimateDocument(
+        layout=layout_document(e.layout), layout_short=str(e.layout), fits=e.fits, step_s=e.step_s,
+        tokens_per_s=e.tokens_per_s_per_gpu * e.gpus, tokens_per_s_per_gpu=e.tokens_per_s_per_gpu,
+        flops_per_token=e.flops_per_token, flops_convention=e.mfu_convention, mfu=e.mfu,
+        mfu_peak_flops_per_s=e.mfu_peak_flops_per_s, memory_peak_bytes=e.peak_bytes,
+        memory_limit_bytes=e.memory_limit_bytes, memory_worst_stage=e.worst_stage, time=TermDocument.of(e.step),
+        hidden=TermDocument.of(e.hidden), memory=[TermDocument.of(t) for t in e.memory],
+        assumptions=list(e.assumptions), **run,
+    )  # fmt: skip
+
+
+def estimate_report(e: Estimate, gpu_hour_usd: float | None = None) -> EstimateReport:
+    """Return the whole document of an estimate."""
+    return EstimateReport(question=question_document(e), estimate=estimate_document(e, gpu_hour_usd))
+
+
+def plan_report(p: Plan, gpu_hour_usd: float | None = None) -> PlanReport:
+    """Return the whole document of a plan."""
+    miss = p.nearest_miss
+    return PlanReport(
+        question=question_document(p),
+        fits=bool(p.rows),
+        rows=[
+            PlanRowDocument(
+                rank=i + 1, limited_by=r.limited_by, why_not_first=r.why_not_first, estimate=estimate_document(r.estimate, gpu_hour_usd)
+            )
+            for i, r in enumerate(p.rows)
+        ],
+        pareto=[
+            PointDocument(layout_short=str(x.layout), layout=layout_document(x.layout), step_s=x.step_s, memory_peak_bytes=x.peak_bytes)
+            for x in p.pareto
+        ],
+        rejected=p.rejected,
+        reasons={k: v for k, v in p.reasons.items() if k in p.rejected},
+        considered=p.considered,
+        priced=p.priced,
+        fitting=p.fitting,
+        memory_limit_bytes=p.memory_limit_bytes,
+        nearest_miss=miss
+        and MissDocument(
+            layout_short=str(miss.layout), layout=layout_document(miss.layout), memory_peak_bytes=miss.peak_bytes,
+            over_bytes=miss.over_bytes, largest_terms_bytes=dict(miss.largest),
+        ),
+        cheapest_lever=p.cheapest_lever,
+        elapsed_s=p.elapsed_s,
+    )  # fmt: skip
+
+
+def compare_report(first: Estimate, second: Estimate) -> CompareReport:
+    """Return the document of two estimates and their differences by term."""
+    rows = [
+        DifferenceDocument(key=k, label=label, unit=unit, first=a, second=b, difference=None if a is None or b is None else b - a)
+        for k, label, unit, a, b in differences(first, second)
+    ]
+    return CompareReport(first=estimate_report(first), second=estimate_report(second), differences=rows)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def schemas() -> dict[str, str]:
+    """Return the JSON schema of each report as text, one file each."""
+    return {
+        f"{name}.json": json.dumps(kind.model_json_schema(), indent=2, sort_keys=True) + "\n" for name, kind in REPORTS.items()
+    }
+
+
+def write_schemas(folder: Path) -> None:
+    """Write every schema into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schemas().items():
+        (folder / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,107 @@
+"""The text of `parlay estimate` and `parlay compare`."""
+
+from __future__ import annotations
+
+from parlay.estimate.answers import differences, run_length
+from parlay.estimate.estimate import Estimate
+from parlay.estimate.terms import Term
+from parlay.report.layout import options
+from parlay.report.question import question_lines
+from parlay.report.sources import accuracy_lines, assumption_lines
+from parlay.report.table import Column, Page, render, wrap
+from parlay.units import GIB, show_bytes, show_count, show_seconds, significant
+
+
+def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
+    """Return the whole answer: verdict, memory by stage, the worst stage's terms, the step's terms."""
+    out = [*question_lines(e, page), *wrap(f"layout     {e.layout}: {options(e.layout)}", page, hang="           "), ""]
+    verdict = "fits" if e.fits else "DOES NOT FIT"
+    out += wrap(
+        f"{verdict}: {show_bytes(e.peak_bytes)} of {show_bytes(e.memory_limit_bytes)} on stage {e.worst_stage}; "
+        f"{significant(e.step_s, 4)} s a step, {e.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {e.mfu:.1%}",
+        page,
+    )
+    run = run_length(e, gpu_hour_usd)
+    if run.run_s and run.gpu_hours:
+        cost = f", {show_count(run.cost_usd)} USD" if run.cost_usd else ""
+        tokens = show_count(e.workload.total_tokens or 0)
+        out += wrap(f"{tokens} tokens take {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}", page)
+    out += ["", *_stages(e, page), "", *_tree(e.memory[e.worst_stage], f"memory of stage {e.worst_stage}", "GiB", GIB, page)]
+    out += ["", *_tree(e.step, "time of a step", "ms", 1e-3, page)]
+    if e.hidden.value > 0:
+        out += ["", *_tree(e.hidden, "hidden behind compute", "ms", 1e-3, page)]
+    return [*out, "", *assumption_lines(e, page), *accuracy_lines(e, page)]
+
+
+def _stages(e: Estimate, page: Page) -> list[str]:
+    """Return memory by stage, equal neighbours in one row."""
+    names = [t.label for t in e.memory[e.worst_stage].parts]
+    columns = [Column("stage", right=False), *(Column(f"{n} GiB", drop=1) for n in names), Column("total GiB")]
+    rows: list[list[str]] = []
+    spans: list[list[int]] = []
+    for stage, tree in enumerate(e.memory):
+        by_label = {t.label: t.value for t in tree.parts}
+        cells = [*(f"{by_label.get(n, 0.0) / GIB:.2f}" for n in names), f"{tree.value / GIB:.2f}"]
+        if rows and rows[-1][1:] == cells:
+            spans[-1][1] = stage
+            rows[-1][0] = f"{spans[-1][0]}-{stage}"
+        else:
+            rows.append([str(stage), *cells])
+            spans.append([stage, stage])
+    return render(columns, rows, page)
+
+
+def _tree(term: Term, title: str, unit: str, scale: float, page: Page) -> list[str]:
+    """Return a tree as an indented table; zero terms are left out, so the rows shown sum to their parent."""
+    rows: list[list[str]] = []
+
+    def walk(t: Term, depth: int) -> None:
+        if t.value == 0 and depth:
+            return
+        share = f"{t.value / term.value:.1%}" if term.value else ""
+        rows.append(["  " * depth + t.label, f"{t.value / scale:,.2f}", share, "" if t.parts else t.source])
+        for part in t.parts:
+            walk(part, depth + 1)
+
+    walk(term, 0)
+    columns = [Column(title, right=False), Column(unit), Column("share", drop=2), Column("source", right=False, drop=1)]
+    return render(columns, rows, page)
+
+
+def compare_lines(first: Estimate, second: Estimate, page: Page) -> list[str]:
+    """Return two estimates side by side and the terms that differ, largest difference first."""
+    out = [*question_lines(first, page), ""]
+    for name, e in (("A", first), ("B", second)):
+        out += wrap(f"{name}  {e.layout}: {options(e.layout)}", page, hang="   ")
+    rows = [
+        ["tokens/s/GPU", f"{first.tokens_per_s_per_gpu:,.0f}", f"{second.tokens_per_s_per_gpu:,.0f}", ""],
+        ["step s", significant(first.step_s, 4), significant(second.step_s, 4), f"{second.step_s / first.step_s - 1:+.1%}"],
+        ["MFU %", f"{100 * first.mfu:.1f}", f"{100 * second.mfu:.1f}", ""],
+        [
+            "memory GiB",
+            f"{first.peak_bytes / GIB:.1f}",
+            f"{second.peak_bytes / GIB:.1f}",
+            f"{second.peak_bytes / first.peak_bytes - 1:+.1%}",
+        ],
+        ["fits", "yes" if first.fits else "no", "yes" if second.fits else "no", ""],
+    ]
+    out += ["", *render([Column("", right=False), Column("A"), Column("B"), Column("B to A", drop=1)], rows, page), ""]
+    for unit, shown, scale in (("s", "ms", 1e-3), ("bytes", "GiB", GIB)):
+        found = [d for d in differences(first, second) if d[2] == unit and d[3] != d[4]]
+        found.sort(key=lambda d: -abs((d[4] or 0) - (d[3] or 0)))
+        title = "time" if unit == "s" else "memory of the worst stage"
+        cells = [
+            [label, f"{(a or 0) / scale:,.2f}", f"{(b or 0) / scale:,.2f}", f"{((b or 0) - (a or 0)) / scale:+,.2f}"]
+            for _, label, _, a, b in found
+        ]
+        if cells:
+            columns = [
+                Column(title, right=False),
+                Column(f"A {shown}", drop=1),
+                Column(f"B {shown}", drop=1),
+                Column(f"B - A {shown}"),
+            ]
+            out += [*render(columns, cells, page), ""]
+    if len(out) and not out[-1]:
+        out.pop()
+    return out

@@ -1,0 +1,122 @@
+"""The text and the documents of `parlay hardware`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from parlay import __version__
+from parlay.hardware.spec import Cluster, Device, Link, Sourced
+from parlay.report.table import Column, Page, fields, render
+from parlay.units import show_bytes, show_rate, show_seconds, significant
+
+
+def hardware_list_lines(clusters: Sequence[Cluster], devices: Sequence[Device], links: Sequence[Link], page: Page) -> list[str]:
+    """Return three tables."""
+    rows = [
+        [
+            c.id, c.device.id, f"{c.gpus_per_node.value:.0f}", f"{c.scale_up_gpus.value:.0f}",
+            f"{c.scale_up_link.bytes_per_s.value / 1e9:,.0f}", f"{c.nic_bytes_per_s_per_gpu / 1e9:,.1f}", c.name,
+        ]
+        for c in clusters
+    ]  # fmt: skip
+    columns = [
+        Column("cluster", right=False), Column("device", right=False), Column("GPUs/node"), Column("scale-up", drop=2),
+        Column("link GB/s", drop=1), Column("net GB/s/GPU", drop=1), Column("name", right=False, drop=3),
+    ]  # fmt: skip
+    out = render(columns, rows, page)
+    rows = [
+        [
+            d.id, f"{d.memory.allocatable.value / 2**30:,.1f}", f"{d.hbm_bytes_per_s.value / 1e12:.2f}", _peak(d, "bf16"), _peak(d, "fp8"),
+            _peak(d, "fp4"), d.name,
+        ]
+        for d in devices
+    ]  # fmt: skip
+    columns = [
+        Column("device", right=False), Column("allocatable GiB"), Column("HBM TB/s", drop=1), Column("bf16 TFLOP/s"),
+        Column("fp8", drop=2), Column("fp4", drop=3), Column("name", right=False, drop=4),
+    ]  # fmt: skip
+    out += ["", *render(columns, rows, page)]
+    rows = [[x.id, x.kind, f"{x.bytes_per_s.value / 1e9:,.1f}", x.per, f"{x.latency_s.value * 1e6:.1f}", x.name] for x in links]
+    columns = [
+        Column("link", right=False), Column("kind", right=False), Column("GB/s one way"), Column("per", right=False),
+        Column("latency us", drop=1), Column("name", right=False, drop=2),
+    ]  # fmt: skip
+    return [*out, "", *render(columns, rows, page)]
+
+
+def _peak(device: Device, dtype: str) -> str:
+    peak = device.flops_per_s.get(dtype)  # type: ignore[call-overload]
+    return f"{peak.value / 1e12:,.0f}" if peak else "-"
+
+
+def hardware_list_document(clusters: Sequence[Cluster], devices: Sequence[Device], links: Sequence[Link]) -> dict[str, Any]:
+    """Return the document of `parlay hardware list --json`."""
+    return {
+        "schema_name": "parlay/hardware",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        "clusters": [{"id": c.id, "name": c.name, "device": c.device.id, "aliases": list(c.aliases)} for c in clusters],
+        "devices": [{"id": d.id, "name": d.name, "aliases": list(d.aliases)} for d in devices],
+        "links": [{"id": x.id, "name": x.name, "aliases": list(x.aliases)} for x in links],
+    }
+
+
+def hardware_lines(spec: Cluster | Device | Link, page: Page) -> list[str]:
+    """Return every value of a specification with its kind and source."""
+    head = [("name", spec.name), ("id", spec.id + (f", also {', '.join(spec.aliases)}" if spec.aliases else ""))]
+    if isinstance(spec, Cluster):
+        head += [
+            ("device", f"{spec.device.name} ({spec.device.id})"),
+            ("scale-up link", f"{spec.scale_up_link.name} ({spec.scale_up_link.id})"),
+        ]
+        head += [("network link", f"{spec.nic_link.name} ({spec.nic_link.id})")]
+    if spec.notes:
+        head.append(("notes", spec.notes))
+    rows = [[key, _shown(key, value), value.kind, value.source, value.note] for key, value in _values(spec)]
+    columns = [
+        Column("value", right=False), Column(""), Column("kind", right=False), Column("source", right=False, drop=2),
+        Column("note", right=False, drop=3),
+    ]  # fmt: skip
+    return [*fields(head, page), "", *render(columns, rows, page)]
+
+
+def hardware_document(spec: Cluster | Device | Link) -> dict[str, Any]:
+    """Return the document of `parlay hardware show --json`."""
+    kind = type(spec).__name__.lower()
+    return {
+        "schema_name": f"parlay/{kind}",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        kind: spec.model_dump(mode="json"),
+    }
+
+
+def _values(spec: Any, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
+    """Yield every sourced value of a specification with its key; parts with a page of their own are left out."""
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if isinstance(value, Sourced):
+            yield prefix + name, value
+        elif isinstance(value, dict):
+            for key, inner in value.items():
+                if isinstance(inner, Sourced):
+                    yield f"{prefix}{name}.{key}", inner
+        elif hasattr(type(value), "model_fields") and not isinstance(value, Device | Link):
+            yield from _values(value, f"{prefix}{name}.")
+
+
+def _shown(key: str, value: Sourced) -> str:
+    if "flops" in key:
+        return show_rate(value.value, "FLOP/s")
+    if key.endswith("bytes_per_s"):
+        return show_rate(value.value, "B/s")
+    if "memory" in key or key.endswith("bytes"):
+        return show_bytes(value.value, 4)
+    if key.endswith("_hz"):
+        return show_rate(value.value, "Hz")
+    if key.endswith("_w"):
+        return f"{value.value:,.0f} W"
+    if key.endswith("_s"):
+        return show_seconds(value.value)
+    return significant(value.value, 4)

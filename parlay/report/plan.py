@@ -1,0 +1,96 @@
+"""The text of `parlay plan`."""
+
+from __future__ import annotations
+
+from parlay.estimate.answers import run_length
+from parlay.report.layout import options
+from parlay.report.question import question_lines
+from parlay.report.sources import accuracy_lines, assumption_lines
+from parlay.report.table import Column, Page, render, wrap
+from parlay.search.plan import Plan
+from parlay.units import GIB, show_bytes, show_count, significant
+
+
+def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
+    """Return the whole answer as lines: the question, the table, the reasons, what was rejected, what it rests on."""
+    out = [*question_lines(p, page), ""]
+    out += _table(p, page, gpu_hour_usd) if p.rows else _nothing_fits(p, page)
+    out += ["", *_counts(p, page)]
+    if p.rows:
+        first = p.rows[0].estimate
+        out += ["", *assumption_lines(first, page), *accuracy_lines(first, page)]
+        out += [*wrap(f"next: parlay estimate {p.model.id} --on {p.cluster.id} --layout {first.layout} ...", page)]
+    return out
+
+
+def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
+    tokens = p.workload.total_tokens
+    columns = [
+        Column("#"),
+        Column("layout", right=False),
+        Column("tok/s/GPU"),
+        Column("step s"),
+        Column("MFU %", drop=2),
+        Column("GiB"),
+        Column("of GiB", drop=3),
+    ]
+    if tokens:
+        columns += [Column("days"), Column("GPU-hours", drop=1)]
+        columns += [Column("M USD", drop=1)] if gpu_hour_usd else []
+    rows = []
+    for i, row in enumerate(p.rows):
+        e = row.estimate
+        cells = [
+            str(i + 1), str(e.layout), f"{e.tokens_per_s_per_gpu:,.0f}", significant(e.step_s, 4), f"{100 * e.mfu:.1f}",
+            f"{e.peak_bytes / GIB:.1f}", f"{e.memory_limit_bytes / GIB:.1f}",
+        ]  # fmt: skip
+        if tokens:
+            run = run_length(e, gpu_hour_usd)
+            cells += [significant((run.run_s or 0) / 86400, 3), show_count(run.gpu_hours or 0)]
+            cells += [significant((run.cost_usd or 0) / 1e6, 3)] if gpu_hour_usd else []
+        rows.append(cells)
+    out = render(columns, rows, page)
+    out.append("")
+    for i, row in enumerate(p.rows):
+        e = row.estimate
+        out += wrap(f"{i + 1}. {options(e.layout)}", page, hang="   ")
+        out += wrap(f"spends {row.limited_by}", page, indent="   ")
+        if row.why_not_first:
+            out += wrap(f"against 1: {row.why_not_first}", page, indent="   ")
+    return out
+
+
+def _nothing_fits(p: Plan, page: Page) -> list[str]:
+    out = wrap(
+        f"Nothing fits: none of {p.priced:,} layouts stays within {show_bytes(p.memory_limit_bytes)} on every stage.", page
+    )
+    miss = p.nearest_miss
+    if miss:
+        terms = ", ".join(f"{label} {show_bytes(value)}" for label, value in miss.largest)
+        out += wrap(
+            f"nearest: {miss.layout} ({options(miss.layout)}) needs {show_bytes(miss.peak_bytes)}, {show_bytes(miss.over_bytes)} too much"
+            f" (largest: {terms})",
+            page,
+            hang="  ",
+        )
+    if p.cheapest_lever:
+        out += wrap(f"cheapest lever: {p.cheapest_lever}", page, hang="  ")
+    if not p.priced:
+        out = wrap("No layout keeps the rules, so none was priced.", page)
+    return out
+
+
+def _counts(p: Plan, page: Page) -> list[str]:
+    rejected = sum(p.rejected.values())
+    out = wrap(
+        f"{p.considered:,} layouts looked at, {p.priced:,} priced in {p.elapsed_s:.2f} s, {p.fitting:,} fit"
+        + (f"; {rejected:,} rejected:" if rejected else ""),
+        page,
+    )
+    if rejected:
+        rows = [
+            [name, f"{count:,}", p.reasons.get(name, "")] for name, count in sorted(p.rejected.items(), key=lambda kv: -kv[1])
+        ]
+        columns = [Column("rule", right=False), Column("layouts"), Column("because", right=False, drop=1)]
+        out += render(columns, rows, page, indent="  ")
+    return out

@@ -1,0 +1,32 @@
+"""The lines that say what was asked."""
+
+from __future__ import annotations
+
+from parlay.estimate.counts import parameters
+from parlay.estimate.estimate import Estimate
+from parlay.report.table import Page, fields
+from parlay.search.plan import Plan
+from parlay.units import show_bytes, show_count, show_rate
+
+
+def question_lines(e: Estimate | Plan, page: Page) -> list[str]:
+    """Return model, cluster and workload, one line each."""
+    counts, w, c = parameters(e.model), e.workload, e.cluster
+    active = f", {show_count(counts.active)} active" if counts.active != counts.total else ""
+    device = c.device
+    limit = show_bytes(device.memory.allocatable.value)
+    nodes = e.gpus / c.gpus_per_node.value
+    where = f"{e.gpus:,} x {device.name}" + (f" on {nodes:,.0f} nodes" if nodes > 1 and nodes == int(nodes) else "")
+    links = f"{c.scale_up_link.name} {show_rate(c.scale_up_link.bytes_per_s.value, 'B/s')}"
+    network = f"{show_rate(c.nic_bytes_per_s_per_gpu, 'B/s')} of network a GPU, one direction"
+    return fields(
+        [
+            ("model", f"{e.model.name}: {show_count(counts.total)} parameters{active}"),
+            ("cluster", f"{c.name}: {where}, {limit} allocatable each; {links}, {network}"),
+            (
+                "training",
+                f"{w.seq_len:,} tokens x {w.global_batch:,} sequences a step, {w.precision}, {w.optimizer}, {w.framework}",
+            ),
+        ],
+        page,
+    )
