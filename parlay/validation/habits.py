@@ -1,0 +1,97 @@
+"""What each framework of the published runs does unless a run says otherwise, and when: its documented defaults.
+
+A habit belongs to a framework and its era, never to one run. `said` is what a case records when it leans on the habit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from parlay.layouts.vocabulary import CpKind, CrossEntropy, Framework, StateDtype
+from parlay.validation.runs import Run
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Habit:
+    """Defaults of one framework in one era."""
+
+    pattern: str  # of the framework's name, in lower case
+    framework: Framework  # whose accounting applies
+    date: str  # ISO; the era where the run itself gives none
+    zero: int
+    gradient: StateDtype | None = None
+    loss: CrossEntropy | None = None
+    overlap: bool | None = None  # gradient reduction and weight gathering; None = the framework's default
+    flash: bool = True
+    sp: bool = True  # sequence parallelism wherever tp > 1
+    compiled: bool | None = None
+    cp_kind: CpKind = "zigzag"
+    dropout: float = 0.0
+    recompute: tuple[str, ...] = ()
+    said: str = ""
+
+
+HABITS: tuple[Habit, ...] = (
+    # Sources: run-settings notes of each framework (recipes and scripts at the named revisions), read 2026-11-29.
+    Habit(r"megatron-bridge", "megatron-core", "2025-12-31", 1, "bf16", "te", True),
+    Habit(r"nemo automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", cp_kind="allgather",
+          said="NeMo Automodel: FSDP2 with Transformer Engine layers, kept tensors as eager PyTorch modules keep them"),
+    Habit(r"nemo", "megatron-core", "2025-06-30", 1, "bf16", "te", True),
+    # argparse defaults of 2021 and 2022: fp16 gradients in contiguous buffers reduced after the last backward, softmax fused
+    # but scores materialised, dropout 0.1 (NVIDIA/Megatron-LM v2.5 to v3.0, megatron/arguments.py)
+    Habit(r"megatron-lm \(2021\)", "megatron-core", "2021-04-30", 0, "fp16", "unfused", False, flash=False, sp=False, dropout=0.1,
+          said="Megatron-LM of 2021: fp16 gradients reduced after the last backward, attention scores materialised"),
+    Habit(r"megatron-lm \(2022\)", "megatron-core", "2022-05-31", 0, "fp16", "unfused", False, flash=False, dropout=0.1,
+          said="Megatron-LM of 2022: fp16 gradients reduced after the last backward, attention scores materialised"),
+    Habit(r"megatron-deepspeed", "deepspeed", "2022-03-31", 1, None, "unfused", False, flash=False, sp=False, dropout=0.1,
+          recompute=("full",), said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
+    Habit(r"megatron-lm \(flagperf\)", "megatron-core", "2024-06-30", 1, "fp32", "unfused", False),
+    Habit(r"megascale|hai-llm|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
+    Habit(r"megatron-lm", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
+    Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
+          said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
+    Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
+    Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True,
+          said="MaxText: XLA's fusions counted as torch.compile's"),
+    Habit(r"nanotron", "deepspeed", "2024-08-31", 1, "fp32", "unfused", False,
+          said="nanotron: ZeRO 1, fp32 gradients, sequence parallel with tp (its benchmark's configuration)"),
+    Habit(r"paddlenlp", "deepspeed", "2023-11-30", 2, "bf16", "unfused", False, said="PaddleNLP: sharding as DeepSpeed's ZeRO"),
+    Habit(r"internevo", "deepspeed", "2024-03-31", 1, "bf16", "te", True, said="InternEvo: ZeRO 1 with overlap"),
+    Habit(r"colossal", "deepspeed", "2025-01-31", 2, "bf16", "unfused", True),
+    Habit(r"easycontext", "deepspeed", "2024-04-30", 3, "bf16", "chunked", True),
+    Habit(r"deepspeed zero-\d \+ liger", "deepspeed", "2026-03-31", 3, "bf16", "chunked", True),
+    Habit(r"deepspeed", "deepspeed", "2022-07-31", 3, "bf16", "unfused", True),
+)  # fmt: skip
+
+# The README revisions of NVIDIA/dgxc-benchmarking name their containers: nemo:24.09, 24.12, 25.04 and 25.07.
+REVISIONS = {"143b90dd": "2024-09-30", "0b71cfda": "2024-12-31", "1f6d9f40": "2025-04-30", "8f5cbb37": "2025-07-31"}
+LAST_DAY = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
+
+
+def habit_of(run: Run) -> Habit | None:
+    """Return the habit of a run's framework, None for a framework that is not known."""
+    low = run.framework.lower()
+    return next((habit for habit in HABITS if re.search(habit.pattern, low)), None)
+
+
+def era_of(run: Run, habit: Habit) -> str:
+    """Return the date of a run's software as an ISO date: a container's month, a named month, or the habit's era.
+
+    A container "NeMo container 26.04.01" is of April 2026; "(2024-12)" of December 2024.
+    """
+    full = re.search(r"\b(20\d\d-[01]\d-[0-3]\d)\b", run.version)
+    if full:
+        return full[1]
+    month = re.search(r"\b(20\d\d)-([01]\d)\b", run.version)
+    if month:
+        return _end(int(month[1]), int(month[2]))
+    container = re.search(r"(?:^|container )(2[3-9])\.([01]\d)(?:\.\d+)?$", run.version.strip())
+    if container:
+        return _end(2000 + int(container[1]), int(container[2]))
+    return next((day for commit, day in REVISIONS.items() if commit in run.citation), habit.date)
+
+
+def _end(year: int, month: int) -> str:
+    month = min(max(month, 1), 12)
+    return f"{year}-{month:02d}-{LAST_DAY.get(month, 31)}"

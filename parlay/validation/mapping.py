@@ -1,0 +1,258 @@
+"""From a run's published settings to what Parlay prices: model, cluster, workload and layout.
+
+Nothing here looks at what was measured. A setting that the source does not give takes the framework's documented
+default of that date, and the case says so; a run that cannot be mapped says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from parlay.errors import ParlayError
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layout
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.specfile import validate
+from parlay.validation import settings as words
+from parlay.validation.architectures import architecture
+from parlay.validation.clusters import cluster_of
+from parlay.validation.habits import Habit, era_of, habit_of
+from parlay.validation.runs import Run
+
+EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """A run as Parlay prices it. `scale` corrects a batch that its micro-batches do not divide."""
+
+    run: Run
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    layout: Layout
+    assumptions: tuple[str, ...]
+    scale: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unmapped:
+    """A run that cannot be priced, and why."""
+
+    run: Run
+    reason: str
+
+
+class _Refused(Exception):
+    """The reason why a run cannot be mapped."""
+
+
+def map_run(run: Run) -> Case | Unmapped:
+    """Return a run as a Case, or as Unmapped with its reason."""
+    if run.format == "megatron-ci":
+        from parlay.validation.mapping_ci import map_ci
+
+        return map_ci(run)
+    try:
+        return _map(run)
+    except _Refused as refused:
+        return Unmapped(run, str(refused))
+    except ParlayError as error:
+        return Unmapped(run, error.message)
+
+
+def _map(run: Run) -> Case:
+    if run.problems:
+        raise _Refused(run.problems[0])
+    if re.search(r"\blora\b", f"{run.notes} {run.model} {run.source}".lower()):
+        raise _Refused("LoRA: frozen weights with adapters are not modelled")
+    habit = habit_of(run)
+    if habit is None:
+        raise _Refused(f"the framework '{run.framework[:40]}' is not known")
+    said = [habit.said] if habit.said else []
+    model, shape = architecture(run.model, run.arch)
+    cluster, network = cluster_of(run)
+    if cluster is None:
+        raise _Refused(f"no cluster of the catalog has the device '{run.hardware[:40]}'")
+    said += [*shape, *([network] if network else [])]
+    date = era_of(run, habit)
+    degrees = _degrees(run, date, bool(model.kinds), said)
+    micro, batch, scale = _batch(run, degrees, said)
+    layout = _layout(run, habit, model, degrees, micro, said)
+    workload, model = _workload(run, habit, model, date, batch, said)
+    return Case(run, model, cluster, workload, layout, tuple(said), scale)
+
+
+def _degrees(run: Run, date: str, experts: bool, said: list[str]) -> dict[str, int]:
+    """Return tp, cp, pp, dp, vpp, ep and etp."""
+    if run.tp is None and run.pp is None and run.dp is None:
+        raise _Refused("the layout is not printed")
+    if run.tp is None or run.pp is None:
+        raise _Refused("tp or pp is not printed")
+    tp, pp, cp = run.tp, run.pp, run.cp or 1
+    gpus = run.gpus or tp * pp * cp * (run.dp or 1)
+    if gpus % (tp * pp * cp):
+        raise _Refused(f"tp{tp} x cp{cp} x pp{pp} does not divide {gpus} GPUs")
+    dp = run.dp or gpus // (tp * pp * cp)
+    if tp * pp * cp * dp != gpus:
+        raise _Refused(f"tp{tp} x cp{cp} x pp{pp} x dp{dp} is not the {gpus} GPUs printed")
+    ep = run.ep or 1
+    etp = run.etp or 1
+    if run.etp is None and ep > 1 and tp > 1:
+        folded = date >= EXPERT_FOLDING_SINCE
+        if not folded and (tp * cp * dp) % (tp * ep) == 0:
+            etp = tp
+        said.append(f"expert tensor parallelism {etp} ({'recipes set 1' if folded else 'the same as tp before 2025'})")
+    vpp = run.vpp or 1
+    if run.vpp is None and pp > 1:
+        vpp = 2 if re.search(r"interleaved", run.setting("overlap_notes").lower()) else 1
+        said.append(f"{vpp} virtual stage{'s' if vpp > 1 else ''}")
+    return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp, "vpp": vpp if pp > 1 else 1}
+
+
+def _batch(run: Run, degrees: dict[str, int], said: list[str]) -> tuple[int, int, float]:
+    """Return micro-batch, global batch, and the factor from the priced batch to the printed one."""
+    dp, pp = degrees["dp"], degrees["pp"]
+    batch, micro = run.global_batch, run.micro_batch
+    local = re.search(r"(?:local batch|batch size per dp=?) ?(\d+)", run.notes.lower())
+    steps = re.search(r"accumulate=(\d+)|\bga[ =](\d+)", run.notes.lower())
+    if batch is None and local:
+        batch = int(local[1]) * dp
+    elif batch is None and micro is not None:
+        rounds = int(steps[1] or steps[2]) if steps else 1
+        batch = micro * dp * rounds
+        said.append(f"global batch {batch}: {rounds} micro-batch{'es' if rounds > 1 else ''} a rank")
+    if batch is None:
+        raise _Refused("neither the global batch nor the micro-batch is printed")
+    if micro is None:
+        splits = local is not None and pp > 1  # torchtitan cuts the local batch into as many micro-batches as stages
+        micro = max(1, batch // dp // pp) if splits else 1
+        said.append(f"micro-batch {micro}")
+    rounds = -(-batch // (dp * micro))
+    priced = rounds * dp * micro
+    if priced != batch:
+        said.append(f"{batch} sequences are no whole number of micro-batches: priced as {priced} and scaled")
+    return micro, priced, batch / priced
+
+
+def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], micro: int, said: list[str]) -> Layout:
+    recompute = words.recompute_of(run.setting("recompute"))
+    if recompute is None:
+        recompute = (habit.recompute, 0)
+        said.append(f"recompute {'+'.join(habit.recompute) or 'none'} (not printed)")
+    zero = words.zero_of(run.setting("fsdp_or_zero"))
+    if zero is None:
+        zero = (habit.zero, None, None)
+        if degrees["dp"] > 1:
+            said.append(f"ZeRO stage {zero[0]} (not printed)")
+    overlap = words.switch_of(run.setting("tp_overlap"))
+    note = run.setting("overlap_notes").lower()
+    if overlap is None:
+        overlap = "tp-comm-overlap" in note or "async tp" in note
+    ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"]) or (0, 0)
+    share = words.offloaded_share(run.setting("offload"), model.layer_count)
+    shard = zero[1]
+    ranks = degrees["dp"] * degrees["cp"]
+    fields = {
+        **degrees,
+        "sp": (run.sp if run.sp is not None else habit.sp) and degrees["tp"] > 1,
+        "cp_kind": "zigzag" if "ring" in run.notes.lower() else habit.cp_kind,
+        "schedule": _schedule(run),
+        "zero": zero[0],
+        "shard": shard if shard and ranks % shard == 0 else None,
+        "micro_batch": micro,
+        "recompute": recompute[0],
+        "recompute_layers": recompute[1],
+        "first_layers": ends[0],
+        "last_layers": ends[1],
+        "tp_overlap": bool(overlap) and degrees["tp"] > 1,
+        "ep_overlap": bool(words.switch_of(run.setting("ep_overlap"))) and degrees["ep"] > 1,
+        "offload_activations": share or 0.0,
+        "offload_optimizer": 1.0 if "optimizer (zero-3 offload" in run.setting("offload").lower() else 0.0,
+    }
+    return validate(Layout, fields, run.id)
+
+
+def _schedule(run: Run) -> str | None:
+    note = f"{run.setting('overlap_notes')} {run.notes}".lower()
+    for word, name in (("dualpipev", "dualpipev"), ("dualpipe", "dualpipe"), ("zero-bubble v", "zb-v"), ("zbv", "zb-v")):
+        if word in note:
+            return name
+    return None
+
+
+def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, said: list[str]) -> tuple[Workload, ModelSpec]:
+    precision = words.precision_of(run.precision)
+    if precision is None:
+        raise _Refused("the precision is not printed")
+    if run.seq_len is None:
+        raise _Refused("the sequence length is not printed")
+    model, multiple = _as_trained(run, model, said)
+    gradient = words.gradient_of(run.setting("grad_dtype")) or habit.gradient
+    master, moment = words.states_of(run.setting("optimizer_state_dtypes"), precision)
+    graphs, modules = words.graphs_of(run.setting("cuda_graph"))
+    note = run.setting("overlap_notes").lower()
+    routing = run.setting("moe_routing") or run.notes
+    fields = {
+        "seq_len": run.seq_len,
+        "global_batch": batch,
+        "precision": precision,
+        "framework": habit.framework,
+        "flash_attention": habit.flash and "unfused" not in run.setting("attention_backend"),
+        "gradient_dtype": gradient,
+        "master_dtype": master,
+        "moment_dtype": moment,
+        "cross_entropy": words.loss_of(run.setting("loss_fusion")) or _loss_in_notes(note) or habit.loss,
+        "vocab_multiple": multiple,
+        "dropout": habit.dropout,
+        "moe_capacity_factor": words.capacity_of(routing),
+        "overlap_grad_reduce": _overlap(run, "dp_overlap_grad", "overlap-grad-reduce", habit),
+        "overlap_param_gather": _overlap(run, "dp_overlap_param", "overlap-param-gather", habit),
+        "overlap_p2p": words.switch_of(run.setting("pp_overlap")),
+        "reshard_after_forward": (words.zero_of(run.setting("fsdp_or_zero")) or (0, None, None))[2],
+        "cuda_graphs": graphs,
+        "cuda_graph_modules": modules,
+        "moe_dispatcher": words.dispatcher_of(run.setting("moe_dispatcher")),
+        "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
+        "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
+        "framework_date": date,
+    }
+    if words.switch_of(run.setting("dp_overlap_grad")) is None and habit.overlap is not None and not note:
+        said.append(f"gradient reduction {'overlapped' if habit.overlap else 'after the last backward'} (not printed)")
+    return validate(Workload, fields, run.id), model
+
+
+def _loss_in_notes(note: str) -> str | None:
+    return "te" if "cross-entropy fusion on" in note else None
+
+
+def _overlap(run: Run, setting: str, flag: str, habit: Habit) -> bool | None:
+    given = words.switch_of(run.setting(setting))
+    note = run.setting("overlap_notes").lower()
+    if given is not None:
+        return given
+    if "grad/param/tp overlap off" in note:
+        return False
+    return True if flag in note else habit.overlap
+
+
+def _as_trained(run: Run, model: ModelSpec, said: list[str]) -> tuple[ModelSpec, int | None]:
+    """Return the model with the run's vocabulary and multi-token prediction, and what the vocabulary is padded to."""
+    change: dict[str, int] = {}
+    depth = words.mtp_of(run.setting("mtp"))
+    if depth is None:
+        depth = 0
+        if model.mtp_layers:
+            said.append("multi-token prediction off (not printed)")
+    if depth != model.mtp_layers:
+        if depth and not model.mtp_kind:
+            raise _Refused("the shape of the multi-token-prediction layer is not known")
+        change["mtp_layers"] = depth
+    vocabulary = words.vocabulary_of(run.setting("vocab"))
+    if vocabulary and vocabulary != model.vocab:
+        change["vocab"] = vocabulary
+    if change:
+        model = model.model_copy(update=change)
+    return model, 1 if vocabulary else None

@@ -1,0 +1,347 @@
+"""Published training runs as their authors printed them, read from CSV files of three known formats.
+
+A file is told by its header: published runs (joined by id with a file of settings), vTrain's tables, or the golden
+values of Megatron-LM's functional tests. A file that cannot be read is one clear error; a row that does not say what
+it must is kept, with its reason, and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from parlay.errors import UsageError, nearest
+from parlay.specfile import read_text
+
+Format = Literal["published", "vtrain", "megatron-ci"]
+
+DATA = Path(__file__).parent / "data"
+PACKAGED = ("published-runs.csv", "vtrain-multi-node.csv", "vtrain-single-node.csv", "megatron-ci.csv")
+PACKAGED_SETTINGS = DATA / "run-settings.csv"
+MOST_BYTES = 64 << 20  # of a file of runs
+MOST_ROWS = 200_000
+
+PUBLISHED = (
+    "id", "framework", "model", "hardware", "num_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp", "dp",
+)  # fmt: skip
+SETTINGS = ("id", "recompute")
+VTRAIN = (
+    "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers", "sequence length",
+    "tensor parallelism", "data parallelism", "pipeline parallelism", "iteration time (ms)",
+)  # fmt: skip
+MEGATRON_CI = ("test", "golden", "kind", "hardware", "gpus", "layers", "hidden", "heads", "seq", "tp", "pp", "dp", "mbs", "gbs")
+HEADERS: dict[Format, tuple[str, ...]] = {"published": PUBLISHED, "vtrain": VTRAIN, "megatron-ci": MEGATRON_CI}
+
+# What vTrain's README says of all its runs: full recompute, 1F1B, no sharded optimizer, a padded GPT-2 vocabulary
+VTRAIN_SETTINGS = {"recompute": "full", "fsdp_or_zero": "none", "grad_dtype": "fp16", "vocab": "51200", "dp_overlap_grad": "off"}
+GIB = float(1 << 30)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Memory:
+    """A memory figure as printed: its bytes, what it counts, and on which rank."""
+
+    nbytes: float
+    meaning: Literal["allocated", "reserved", "nvidia-smi", "after_step", "unstated"]
+    rank: Literal["largest", "last"] = "largest"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """One measured run. None is what the source does not say; `problems` are cells that could not be understood."""
+
+    id: str
+    source: str  # the group of runs of one table: the id without its number
+    format: Format
+    citation: str
+    framework: str
+    version: str
+    model: str
+    arch: Mapping[str, Any]
+    hardware: str
+    precision: str
+    tier: str
+    gpus: int | None = None
+    seq_len: int | None = None
+    micro_batch: int | None = None
+    global_batch: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp: int | None = None
+    sp: bool | None = None
+    step_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    flops_per_s_per_gpu: float | None = None
+    flops_convention: str = ""
+    memory: tuple[Memory, ...] = ()
+    notes: str = ""
+    columns: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # every cell of the row, and of its settings as settings.NAME
+    problems: tuple[str, ...] = ()
+
+    def setting(self, name: str) -> str:
+        """Return a column of the settings file for this run, or the run's own column of that name; "" if neither says."""
+        return self.columns.get(f"settings.{name}", "").strip() or self.columns.get(name, "").strip()
+
+
+class Cells:
+    """The cells of one row, as numbers; what is no number is remembered as a problem of the row."""
+
+    def __init__(self, row: Mapping[str, str]) -> None:
+        self.row = row
+        self.problems: list[str] = []
+
+    def text(self, name: str) -> str:
+        """Return a cell as text."""
+        return self.row.get(name, "").strip()
+
+    def real(self, name: str) -> float | None:
+        """Return a cell as a finite number above 0, None if empty."""
+        text = self.text(name).replace(",", "")
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            self.problems.append(f"{name} is '{text[:40]}', not a number")
+            return None
+        if not math.isfinite(value) or value <= 0:
+            self.problems.append(f"{name} is {text[:40]}, not a number above 0")
+            return None
+        return value
+
+    def whole(self, name: str) -> int | None:
+        """Return a cell as a whole number above 0, None if empty."""
+        value = self.real(name)
+        if value is None:
+            return None
+        if value != int(value) or value > 1 << 40:
+            self.problems.append(f"{name} is {value:g}, not a whole number")
+            return None
+        return int(value)
+
+    def flag(self, name: str) -> bool | None:
+        """Return a cell as true or false, None if empty."""
+        text = self.text(name).lower()
+        if text in ("true", "yes", "1", "on"):
+            return True
+        if text in ("false", "no", "0", "off"):
+            return False
+        return None
+
+
+def read_runs(path: Path, settings: Path | None = None) -> list[Run]:
+    """Return the runs of a file.
+
+    Parameters
+    ----------
+    path : Path
+        A CSV file in the format of published-runs.csv, of vtrain-*.csv or of megatron-ci.csv; the header tells. [-]
+    settings : Path, optional
+        A CSV file with settings by run id, for a file of published runs. [-]
+
+    Returns
+    -------
+    list of Run
+        One a row, in the file's order. [-]
+
+    Raises
+    ------
+    UsageError
+        The file is missing, empty, too large, not CSV, or lacks a column: the message names file and column.
+    """
+    header, rows = read_table(path)
+    kind = format_of(header, path)
+    if kind == "vtrain":
+        return [vtrain_run(row, path.stem, number) for number, row in enumerate(rows, start=1)]
+    if kind == "megatron-ci":
+        return [ci_run(row) for row in rows]
+    joined = settings_by_id(settings) if settings else {}
+    runs = [published_run(row, joined.get(row["id"].strip(), {})) for row in rows]
+    _unique((run.id for run in runs), path)
+    return runs
+
+
+def packaged_runs() -> list[Run]:
+    """Return the runs that Parlay ships: published runs with their settings, vTrain's tables, Megatron-LM's tests."""
+    return [run for name in PACKAGED for run in read_runs(DATA / name, PACKAGED_SETTINGS)]
+
+
+def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Return header and rows of a CSV file; raises UsageError as `read_runs` does."""
+    text = read_text(path, most_bytes=MOST_BYTES)
+    if "\0" in text:
+        raise UsageError("holds zero bytes, so it is not a CSV file", where=str(path))
+    try:
+        reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval="")
+        header = [name.strip() for name in reader.fieldnames or []]
+        reader.fieldnames = header
+        rows = []
+        for row in reader:
+            rows.append({k: v for k, v in row.items() if isinstance(v, str)})
+            if len(rows) > MOST_ROWS:
+                raise UsageError(f"has more than {MOST_ROWS:,} rows", where=str(path))
+    except csv.Error as error:
+        raise UsageError(f"is not a CSV file: {error}", where=str(path)) from None
+    if not header:
+        raise UsageError("is empty", where=str(path), hint="expected a CSV file with a header")
+    if not rows:
+        raise UsageError("has a header but no rows", where=str(path))
+    return header, rows
+
+
+def format_of(header: list[str], path: Path) -> Format:
+    """Return which format a header has, or raise UsageError that names the first missing column."""
+    have = set(header)
+    shared = {kind: len(have & set(columns)) / len(columns) for kind, columns in HEADERS.items()}
+    kind = max(shared, key=lambda k: shared[k])
+    if shared[kind] < 0.4:
+        raise UsageError(
+            "is not a file of runs: its header has the columns of no known format",
+            where=str(path),
+            hint=f"published runs have {', '.join(PUBLISHED[:6])} and others; see docs/validation.md",
+        )
+    _has_columns(header, HEADERS[kind], path)
+    return kind
+
+
+def settings_by_id(path: Path) -> dict[str, dict[str, str]]:
+    """Return the rows of a settings file by run id; raises UsageError as `read_runs` does."""
+    header, rows = read_table(path)
+    _has_columns(header, SETTINGS, path)
+    _unique((row["id"].strip() for row in rows), path)
+    return {row["id"].strip(): row for row in rows}
+
+
+def _has_columns(header: list[str], needed: tuple[str, ...], path: Path) -> None:
+    missing = [name for name in needed if name not in header]
+    if missing:
+        near = nearest(missing[0], header)
+        more = f" (and {len(missing) - 1} more: {', '.join(missing[1:4])})" if len(missing) > 1 else ""
+        raise UsageError(
+            f"has no column '{missing[0]}'{more}", where=str(path), hint=f"did you mean {' or '.join(near)}?" if near else None
+        )
+
+
+def _unique(ids: Iterable[str], path: Path) -> None:
+    seen: set[str] = set()
+    for one in ids:
+        if one in seen:
+            raise UsageError(f"has the id '{one[:60]}' twice", where=str(path))
+        seen.add(one)
+
+
+def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
+    """Return one row of a file of published runs."""
+    cells = Cells(row)
+    arch: dict[str, Any] = {}
+    if cells.text("arch_json"):
+        try:
+            found = json.loads(cells.text("arch_json"))
+            arch = found if isinstance(found, dict) else {}
+        except ValueError:
+            cells.problems.append("arch_json is not JSON")
+    teraflops = cells.real("tflops_per_gpu")
+    columns = {k: v.strip() for k, v in row.items()}
+    columns |= {f"settings.{k}": v.strip() for k, v in settings.items() if k != "id"}
+    return Run(
+        id=cells.text("id"), source=group_of(cells.text("id")), format="published", citation=cells.text("source"),
+        framework=cells.text("framework"), version=cells.text("framework_version"), model=cells.text("model"),
+        arch=MappingProxyType(arch), hardware=cells.text("hardware"), precision=cells.text("precision"), tier=cells.text("tier"),
+        gpus=cells.whole("num_gpus"), seq_len=cells.whole("seq_len"), micro_batch=cells.whole("micro_batch"),
+        global_batch=cells.whole("global_batch"), tp=cells.whole("tp"), cp=cells.whole("cp"), pp=cells.whole("pp"),
+        vpp=cells.whole("vpp"), ep=cells.whole("ep"), etp=cells.whole("etp"), dp=cells.whole("dp"), sp=cells.flag("sp"),
+        step_s=cells.real("step_time_s"), tokens_per_s_per_gpu=cells.real("tokens_per_s_per_gpu"),
+        flops_per_s_per_gpu=None if teraflops is None else teraflops * 1e12, flops_convention=cells.text("flops_convention"),
+        memory=_published_memory(cells), notes=cells.text("notes"), columns=MappingProxyType(columns),
+        problems=tuple(cells.problems),
+    )  # fmt: skip
+
+
+def group_of(run_id: str) -> str:
+    """Return the table that a run belongs to: its id without the number at the end.
+
+    Examples
+    --------
+    >>> group_of("bridge-2608-006"), group_of("alone")
+    ('bridge-2608', 'alone')
+    """
+    return re.sub(r"-\d+$", "", run_id)
+
+
+def _published_memory(cells: Cells) -> tuple[Memory, ...]:
+    """Return the printed peak, and a reserved figure that the notes give beside it. GB of these sources are GiB."""
+    value = cells.real("peak_memory_gb")
+    if value is None:
+        return ()
+    notes = f"{cells.text('notes')} {cells.text('source')}".lower()
+    about = notes.replace("mib reserved", "").replace("; reserved ", "; ")
+    meaning: Literal["allocated", "reserved", "nvidia-smi", "unstated"] = "unstated"
+    if "nvidia-smi" in about:
+        meaning = "nvidia-smi"
+    elif "allocated" in about:
+        meaning = "allocated"
+    elif "reserved" in about:
+        meaning = "reserved"
+    elif "torchtitan" in cells.text("framework").lower():
+        meaning = "reserved"  # torchtitan's metrics print the peak reserved bytes
+    found = [Memory(value * GIB, meaning)]
+    beside = re.search(r"reserved ([\d.]+) gib", notes)
+    in_mib = re.search(r"/ ([\d.]+) mib reserved", notes)
+    if meaning == "allocated" and beside:
+        found.append(Memory(float(beside[1]) * GIB, "reserved"))
+    elif meaning == "allocated" and in_mib:
+        found.append(Memory(float(in_mib[1]) * 2**20, "reserved"))
+    return tuple(found)
+
+
+def vtrain_run(row: Mapping[str, str], name: str, number: int) -> Run:
+    """Return one row of vTrain's tables: a GPT model under Megatron-DeepSpeed on A100."""
+    cells = Cells(row)
+    milliseconds = cells.real("iteration time (ms)")
+    arch = {"hidden": cells.whole("hidden size"), "heads": cells.whole("attention heads"), "layers": cells.whole("# layers")}
+    gpus = cells.whole("# GPUs")
+    return Run(
+        id=f"{name}-{number:03d}", source=name, format="vtrain", citation="VIA-Research/vTrain, validation tables",
+        framework="Megatron-DeepSpeed", version="2022", model=f"GPT-{arch['layers']}x{arch['hidden']}",
+        arch=MappingProxyType(arch), hardware="a100-80gb-sxm", precision="fp16", tier="vtrain", gpus=gpus,
+        seq_len=cells.whole("sequence length"), micro_batch=cells.whole("micro batch"), global_batch=cells.whole("global batch"),
+        tp=cells.whole("tensor parallelism"), cp=1, pp=cells.whole("pipeline parallelism"), dp=cells.whole("data parallelism"),
+        step_s=None if milliseconds is None else milliseconds / 1e3, columns=MappingProxyType({**row, **VTRAIN_SETTINGS}),
+        problems=tuple(cells.problems),
+    )  # fmt: skip
+
+
+def ci_run(row: Mapping[str, str]) -> Run:
+    """Return one row of Megatron-LM's golden values: memory of the last rank, and the median step."""
+    cells = Cells(row)
+    after, peak = cells.real("mem_alloc_max"), cells.real("mem_max_last")
+    memory = [Memory(after, "after_step", "last")] if after else []
+    memory += [Memory(peak, "allocated", "last")] if peak else []
+    known = cells.text("gpus_source") == "recipe" and cells.text("golden_date") >= cells.text("config_date")
+    hardware = cells.text("hardware").split("(")[0].lower()
+    source = f"megatron-ci {'exact' if known else 'loose'}"
+    return Run(
+        id=f"{cells.text('test')}/{cells.text('golden').removeprefix('golden_values_').removesuffix('.json')}",
+        source=source, format="megatron-ci",
+        citation=f"NVIDIA/Megatron-LM tests/functional_tests {cells.text('golden_commit')}", framework="Megatron-LM",
+        version=cells.text("golden_date"), model=cells.text("group"), arch=MappingProxyType({}), hardware=hardware,
+        precision=cells.text("precision"), tier="ci" if known else "ci-loose", gpus=cells.whole("gpus"),
+        seq_len=cells.whole("seq"), micro_batch=cells.whole("mbs"), global_batch=cells.whole("gbs"), tp=cells.whole("tp"),
+        cp=cells.whole("cp"), pp=cells.whole("pp"), ep=cells.whole("ep"), etp=cells.whole("etp"), sp=cells.flag("sp"),
+        step_s=cells.real("iter_time_median_s"), memory=tuple(memory), columns=MappingProxyType(dict(row)),
+        problems=tuple(cells.problems),
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""A small language to choose runs: hardware=h100-sxm and tier=A or gpus>=64.
+
+Comparisons are = != < <= > >= and ~ (holds the text); `and` binds stronger than `or`; parentheses group. A value with spaces
+stands in quotes. Fields are a run's own and every column of its file (of its settings as settings.NAME).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from parlay.errors import UnknownNameError, UsageError
+from parlay.validation.runs import Run
+
+Predicate = Callable[[Run], bool]
+
+TOKEN = re.compile(r"""\s*(?:(?P<mark>!=|<=|>=|[=<>~()])|"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<word>[^\s=<>!~()"']+))""")
+MOST_CHARACTERS = 2000
+OWN = (
+    "id", "source", "format", "framework", "version", "model", "hardware", "precision", "tier", "gpus", "seq_len",
+    "micro_batch", "global_batch", "tp", "cp", "pp", "vpp", "ep", "etp", "dp",
+)  # fmt: skip
+WHERE = "--where"
+
+
+def choose(runs: Sequence[Run], text: str | None) -> list[Run]:
+    """Return the runs that a filter keeps; all without a filter.
+
+    Raises
+    ------
+    UsageError
+        The filter cannot be read, or names a column that no run has (with near names).
+    """
+    if text is None or not text.strip():
+        return list(runs)
+    known = {name for run in runs for name in run.columns} | set(OWN)
+    test = parse(text, known)
+    return [run for run in runs if test(run)]
+
+
+def parse(text: str, known: Iterable[str]) -> Predicate:
+    """Return the test that a filter stands for; raises UsageError as `choose` does."""
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"is longer than {MOST_CHARACTERS} characters", where=WHERE)
+    return _Parser(_tokens(text), set(known)).parse()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str  # mark or word
+    text: str
+    quoted: bool = False
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    place = 0
+    while text[place:].strip():
+        match = TOKEN.match(text, place)
+        if not match:
+            raise UsageError(f"cannot be read from '{text[place:].strip()[:30]}' on", where=WHERE, hint=EXAMPLE)
+        place = match.end()
+        quoted = match["double"] if match["double"] is not None else match["single"]
+        if match["mark"]:
+            found.append(_Token("mark", match["mark"]))
+        else:
+            found.append(_Token("word", match["word"] if quoted is None else quoted, quoted is not None))
+    return found
+
+
+EXAMPLE = "write it like: hardware=h100-sxm and tier=A"
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token], known: set[str]) -> None:
+        self.tokens = tokens
+        self.known = known
+        self.place = 0
+        self.depth = 0
+
+    def parse(self) -> Predicate:
+        test = self._either()
+        if self.place < len(self.tokens):
+            raise UsageError(f"unexpected '{self.tokens[self.place].text[:30]}'", where=WHERE, hint=EXAMPLE)
+        return test
+
+    def _is(self, text: str) -> bool:
+        if self.place >= len(self.tokens):
+            return False
+        token = self.tokens[self.place]
+        return not token.quoted and token.text.lower() == text
+
+    def _either(self) -> Predicate:
+        tests = [self._both()]
+        while self._is("or"):
+            self.place += 1
+            tests.append(self._both())
+        return tests[0] if len(tests) == 1 else lambda run: any(test(run) for test in tests)
+
+    def _both(self) -> Predicate:
+        tests = [self._one()]
+        while self._is("and"):
+            self.place += 1
+            tests.append(self._one())
+        return tests[0] if len(tests) == 1 else lambda run: all(test(run) for test in tests)
+
+    def _one(self) -> Predicate:
+        if self._is("("):
+            self.depth += 1
+            if self.depth > 50:
+                raise UsageError("nests more than 50 parentheses", where=WHERE)
+            self.place += 1
+            test = self._either()
+            if not self._is(")"):
+                raise UsageError("a parenthesis is not closed", where=WHERE, hint=EXAMPLE)
+            self.place += 1
+            self.depth -= 1
+            return test
+        name, mark, value = (self._take(part) for part in ("a column", "one of = != < <= > >= ~", "a value"))
+        if name.kind != "word" or mark.kind != "mark" or mark.text in "()" or value.kind != "word":
+            raise UsageError(f"'{name.text} {mark.text} {value.text}' is not a comparison"[:120], where=WHERE, hint=EXAMPLE)
+        if name.text not in self.known:
+            raise UnknownNameError("column", name.text, self.known, where=WHERE)
+        return comparison(name.text, mark.text, value.text)
+
+    def _take(self, what: str) -> _Token:
+        if self.place >= len(self.tokens):
+            raise UsageError(f"ends where {what} should stand", where=WHERE, hint=EXAMPLE)
+        self.place += 1
+        return self.tokens[self.place - 1]
+
+
+def value_of(run: Run, name: str) -> str:
+    """Return a run's own field, or a column of its file, as text; "" where it has none."""
+    if name in OWN:
+        own = getattr(run, name)
+        if own is not None and own != "":
+            return str(own)
+    return run.columns.get(name, "").strip()
+
+
+def comparison(name: str, mark: str, value: str) -> Predicate:
+    """Return the test of one comparison: as numbers where both sides are, else as text without case."""
+    wanted, number = value.strip().lower(), _number(value)
+
+    def test(run: Run) -> bool:
+        have = value_of(run, name).lower()
+        if mark == "~":
+            return wanted in have
+        given = _number(have)
+        if given is not None and number is not None:
+            return ORDER[mark]((given > number) - (given < number))
+        if mark in ("=", "!="):
+            return (have == wanted) == (mark == "=")
+        return bool(have) and number is None and ORDER[mark]((have > wanted) - (have < wanted))
+
+    return test
+
+
+ORDER: dict[str, Callable[[int], bool]] = {
+    "=": lambda sign: sign == 0,
+    "!=": lambda sign: sign != 0,
+    "<": lambda sign: sign < 0,
+    "<=": lambda sign: sign <= 0,
+    ">": lambda sign: sign > 0,
+    ">=": lambda sign: sign >= 0,
+}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
