@@ -49,7 +49,17 @@ HARMLESS = re.compile(
 )
 MOST_KEY = 100  # characters of a key that are looked at
 # Nested tables of other parts, by the last word of their name.
-OTHER_PARTS = ("audio_config", "speech_config", "talker_config", "dit_config", "decoder_config", "encoder_config")
+OTHER_PARTS = (
+    "audio_config",
+    "speech_config",
+    "talker_config",
+    "dit_config",
+    "decoder_config",
+    "encoder_config",
+    "img_processor",
+    "audio_processor",
+    "embd_layer",
+)
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,7 @@ def granite_hybrid(keys: Keys) -> Draft:
 def _delta_layers(keys: Keys, hidden: int, count: int) -> list[Mixer]:
     """Gated delta rule in all layers but each `full_attention_interval`-th, where q is twice as wide to gate the output."""
     step = keys.optional("full_attention_interval") or 4
+    keys.find("attn_output_gate")  # in some files; the class always gates
     words = keys.words("layer_types", count)
     full = [(i + 1) % step == 0 for i in range(count)] if words is None else [word == "full_attention" for word in words]
     heads, kv_heads, head_dim = heads_of(keys, hidden)
