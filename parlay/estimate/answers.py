@@ -28,7 +28,7 @@ def run_length(e: Estimate, gpu_hour_usd: float | None) -> RunLength:
 
 def differences(first: Estimate, second: Estimate) -> list[tuple[str, str, str, float | None, float | None]]:
     """Return (key, label, unit, first, second) of every leaf of the time tree and of the worst stages' memory trees."""
-    rows = []
+    rows: list[tuple[str, str, str, float | None, float | None]] = []
     for a, b in ((first.step, second.step), (first.memory[first.worst_stage], second.memory[second.worst_stage])):
         left = {t.key: t for t in a.walk() if not t.parts}
         right = {t.key: t for t in b.walk() if not t.parts}

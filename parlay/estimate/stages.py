@@ -77,7 +77,7 @@ def _contents(
         len(names), chunks // (2 if schedule in V_SHAPED else vpp), 2 if schedule in V_SHAPED else vpp, first, last
     )
     edges = np.concatenate([[0], np.cumsum(sizes)])
-    upto = np.array([[0] + list(np.cumsum([n == k for n in names])) for k in kinds])  # layers of kind k before layer i
+    upto = np.array([[0, *np.cumsum([n == k for n in names])] for k in kinds])  # layers of kind k before layer i
     content = _Content([], [], [], [], [], [], [])
     seen: dict[tuple[object, ...], int] = {}
     for stage in range(pp):

@@ -347,8 +347,7 @@ def gpipe_in_flight(micro_batches: ArrayLike) -> Real:
     ----------
     .. [1] Y. Huang et al., "GPipe", arXiv:1811.06965.
     """
-    m = _check.whole("micro_batches", micro_batches, low=0)
-    return m
+    return _check.whole("micro_batches", micro_batches, low=0)
 
 
 def interleaved_in_flight_chunks(stages: ArrayLike, stage: ArrayLike, virtual: ArrayLike, micro_batches: ArrayLike) -> Real:

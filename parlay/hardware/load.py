@@ -255,13 +255,13 @@ def find_any(name: str, user_directory: Path | None = None) -> Cluster | Device 
     """Return the cluster, device or link of that name, looked for in this order; a file is read as a cluster."""
     if is_path(name):
         return load_cluster(name, user_directory)
-    lists = (list_clusters, list_devices, list_links)
-    loaders = (load_cluster, load_device, load_link)
-    wanted = fold(name)
-    known: list[str] = []
-    for entries, load in zip(lists, loaders, strict=True):
-        summaries_here = entries(user_directory)
-        known += [n for s in summaries_here for n in s.names]
-        if wanted in names(summaries_here):
-            return load(name, user_directory)
+    wanted, known = fold(name), list[str]()
+    for entries in (list_clusters(user_directory), list_devices(user_directory), list_links(user_directory)):
+        known += [n for s in entries for n in s.names]
+        path = names(entries).get(wanted)
+        if path is not None:
+            folder = path.parent.name
+            if folder == "clusters":
+                return load_cluster(path, user_directory)
+            return load_device(path, user_directory) if folder == "devices" else load_link(path, user_directory)
     raise UnknownNameError("cluster, device or link", name, known, hint="`parlay hardware list` shows all")

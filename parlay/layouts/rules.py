@@ -146,14 +146,14 @@ def _kv_copies_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _width(x: Layouts, q: Question) -> Mask:
-    widths = {w for k in q.model.kinds.values() for w in [getattr(k.mlp, "shared_width", 0) or getattr(k.mlp, "width", 0)] if w}
-    dense = {k.mlp.width for k in q.model.kinds.values() if k.mlp.kind == "dense"}
+    cut = {k.mlp.width for k in q.model.kinds.values() if k.mlp.kind == "dense"} | {q.model.hidden}
+    cut |= {m.shared_width for m in q.experts if m.shared_width}
     broken = np.zeros(len(x), bool)
-    for w in dense | {q.model.hidden}:
-        broken |= w % x.tp != 0
+    for width in cut:
+        broken |= width % x.tp != 0
     for moe in q.experts:
         broken |= moe.width % x.etp != 0
-    return broken if widths else broken
+    return broken
 
 
 def _width_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -164,6 +164,12 @@ def _width_message(x: Layout, q: Question) -> tuple[str, str]:
             return (
                 f"etp={x.etp} does not divide the expert width {kind.mlp.width:,}",
                 f"etp may be {_list(divisors(kind.mlp.width))}",
+            )
+    for moe in q.experts:
+        if moe.shared_width % x.tp:
+            return (
+                f"tp={x.tp} does not divide the shared experts' width {moe.shared_width:,}",
+                f"tp may be {_list(divisors(moe.shared_width))}",
             )
     return f"tp={x.tp} does not divide the hidden size {q.model.hidden:,}", f"tp may be {_list(divisors(q.model.hidden))}"
 

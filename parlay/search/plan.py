@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
-from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
@@ -238,10 +237,7 @@ def limited_by(e: Estimate) -> str:
 def why_slower(e: Estimate, first: Estimate) -> str:
     """Return in words which terms make `e` slower than `first`."""
     base = {t.key: t for t in first.step.walk() if not t.parts}
-    more: list[tuple[float, Term]] = []
-    for t in e.step.walk():
-        if not t.parts:
-            more.append((t.value - (base[t.key].value if t.key in base else 0.0), t))
+    more = [(t.value - (base[t.key].value if t.key in base else 0.0), t) for t in e.step.walk() if not t.parts]
     more.sort(key=lambda pair: -pair[0])
     lost = e.step_s - first.step_s
     if lost < 0.005 * first.step_s:
