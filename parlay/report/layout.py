@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from parlay.estimate.estimate import Estimate
 from parlay.layouts.layout import Layout
+from parlay.layouts.workload import Workload
 
 ZERO = {0: "no sharding", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 
@@ -29,3 +31,33 @@ def options(layout: Layout) -> str:
     if layout.schedule and layout.schedule not in ("1f1b", "interleaved"):
         parts.append(layout.schedule)
     return ", ".join(parts)
+
+
+def estimate_command(e: Estimate) -> str:
+    """Return the `parlay estimate` command that prices this very estimate again."""
+    w, x = e.workload, e.layout
+    parts = [f"parlay estimate {e.model.id} --on {e.cluster.id} --layout {x}", f"--seq-len {w.seq_len} --global-batch {w.global_batch}"]
+    default_workload, default_layout = Workload(), Layout()
+    for flag, value, default in (
+        ("precision", w.precision, default_workload.precision),
+        ("optimizer", w.optimizer, default_workload.optimizer),
+        ("framework", w.framework, default_workload.framework),
+        ("zero", x.zero, default_layout.zero),
+        ("recompute", "+".join(x.recompute), ""),
+    ):
+        if value != default:
+            parts.append(f"--{flag} {value}")
+    told = {"seq_len", "global_batch", "precision", "optimizer", "framework", "total_tokens"}
+    parts += [_set("training", n, getattr(w, n)) for n in type(w).model_fields if n not in told and getattr(w, n) != getattr(default_workload, n)]
+    short = {"tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute", "order"}
+    filled = {"sp": x.tp > 1, "shard": x.dp * x.cp, "schedule": "interleaved" if x.vpp > 1 else "1f1b"}
+    for name in type(x).model_fields:
+        value = getattr(x, name)
+        if name not in short and value not in (getattr(default_layout, name), filled.get(name, ...)):
+            parts.append(_set("layout", name, value))
+    return " ".join(parts)
+
+
+def _set(section: str, name: str, value: object) -> str:
+    text = {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else value
+    return f"--set {section}.{name}={text}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlay.estimate.answers import run_length
-from parlay.report.layout import options
+from parlay.report.layout import estimate_command, options
 from parlay.report.question import question_lines
 from parlay.report.sources import accuracy_lines, assumption_lines
 from parlay.report.table import Column, Page, render, wrap
@@ -19,7 +19,7 @@ def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None) -> list[s
     if p.rows:
         first = p.rows[0].estimate
         out += ["", *assumption_lines(first, page), *accuracy_lines(first, page)]
-        out += [*wrap(f"next: parlay estimate {p.model.id} --on {p.cluster.id} --layout {first.layout} ...", page)]
+        out += wrap(f"next: {estimate_command(first)}", page, hang="  ")
     return out
 
 
@@ -53,8 +53,7 @@ def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
     out.append("")
     for i, row in enumerate(p.rows):
         e = row.estimate
-        out += wrap(f"{i + 1}. {options(e.layout)}", page, hang="   ")
-        out += wrap(f"spends {row.limited_by}", page, indent="   ")
+        out += wrap(f"{i + 1}. {options(e.layout)}; step: {row.limited_by}", page, hang="   ")
         if row.why_not_first:
             out += wrap(f"against 1: {row.why_not_first}", page, indent="   ")
     return out

@@ -222,7 +222,7 @@ def _rows(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
 
 
 def limited_by(e: Estimate) -> str:
-    """Return in words what takes most of the step beyond the matmuls, and how full the memory is."""
+    """Return in words what takes most of the step beyond compute, and how full the memory is."""
     leaves = [t for t in e.step.walk() if not t.parts and not t.key.startswith("step.compute.")]
     leaves.sort(key=lambda t: -t.value)
     parts = [f"{t.label} {t.value / e.step_s:.0%}" for t in leaves[:2] if t.value > 0.02 * e.step_s]
