@@ -1,0 +1,1 @@
+"""A room where N ranks hold their shards and exchange them, in NumPy: every byte sent and every FLOP done is counted."""
