@@ -241,7 +241,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         weight_copies=recipe.copies(capability) if recipe and who == "megatron-core" else 0.0,
         quantised_only=bool(workload.fp8_weights) and recipe is not None,
         te_workspace_bytes=(32 if capability >= 9.0 else 4) * MIB if kernels == "transformer-engine" else 0.0,
-        torch_workspace_bytes=(32 if capability == 9.0 else 8.125) * MIB,
+        torch_workspace_bytes=(32 if capability == 9.0 or workload.deterministic else 8.125) * MIB,  # CUBLAS_WORKSPACE_CONFIG
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
