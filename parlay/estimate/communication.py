@@ -92,6 +92,8 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     a2a = p.rates.collective("all_to_all", dispatch_bytes, s.ep_group)
     on = s.ep > 1
     each = np.where(on, a2a.seconds, 0.0)
+    if p.workload.moe_dispatcher in ("deepep", "hybridep"):
+        each = np.where(on, _node_deduplicated(p, m, width), 0.0)
     forward, backward = 2 * each, 2 * each
     # 1F1B overlap of one micro-batch's all-to-all with another's compute hides it behind attention and experts.
     beside = sum((o.forward + o.dgrad + o.wgrad for o in by_name.values()), start=np.zeros_like(each))
@@ -109,6 +111,25 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
         up, down = by_name["shared expert up-projection"], by_name["shared expert down-projection"]
         found.append(_tensor(p, "shared expert", up, down, frozenset({"moe", "shared_experts"})))
     return found
+
+
+def _node_deduplicated(p: Pricer, m: MoeMlp, width: float) -> Array:
+    """Return the seconds of one dispatch that sends a token once to each scale-up domain that holds some of its experts.
+
+    Of D domains a token with K experts meets D (1 - (1 - 1/D)^K) on average, no more than the router's groups allow; the
+    network carries it once to each but its own, and the scale-up links spread it there (DeepEP's and HybridEP's kernels).
+    """
+    s = p.shard
+    domains = np.maximum(s.ep_group.size / s.ep_group.local, 1.0)
+    met = domains * (1.0 - (1.0 - 1.0 / domains) ** m.top_k)
+    if m.top_groups is not None:
+        met = np.minimum(met, float(m.top_groups))
+    tokens = s.local_tokens * ELEMENT * width
+    # An all-to-all over one rank of each domain carries what leaves; the spread inside a domain is one of its own.
+    across = Group(domains, np.ones_like(domains))
+    outside = p.rates.collective("all_to_all", tokens * met, across).seconds
+    inside = p.rates.collective("all_to_all", tokens * m.top_k, Group(s.ep_group.local, s.ep_group.local)).seconds
+    return np.asarray(np.maximum(np.where(domains > 1, outside, 0.0), inside))
 
 
 def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operator) -> list[Transfer]:

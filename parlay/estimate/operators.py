@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
+from parlay.estimate.traits import Traits
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.layouts.workload import Workload
 from parlay.models.spec import (
@@ -56,6 +57,7 @@ class Pricer:
     workload: Workload
     shard: Shard
     model: ModelSpec
+    traits: Traits = Traits()
 
     @property
     def accumulates(self) -> bool:
@@ -116,12 +118,28 @@ class Pricer:
         zero = np.zeros_like(fwd.seconds)
         return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source)
 
-    def casts(self, name: str, elements: ArrayLike, modules: tuple[str, ...] = ()) -> list[Operator]:
-        """Return the quantisation of one GEMM input: read bf16, write a row-wise and a column-wise fp8 copy."""
+    def casts(
+        self, name: str, elements: ArrayLike, modules: tuple[str, ...] = (), *, gradient: ArrayLike = 0.0
+    ) -> list[Operator]:
+        """Return the quantisation of one GEMM's input (`elements`) and of its output's gradient (`gradient` elements).
+
+        One scale a tensor needs the largest value first (a read of its own); then bf16 is read and a row-wise and a
+        column-wise copy written. Block scales need no first pass.
+        """
         if self.workload.precision not in FP8_PRECISIONS:
             return []
-        both = np.asarray(elements) * (ELEMENT + 2.0)
-        return [self.stream(f"{name} quantisation", both, "cast", modules, backward=1.0, group="quantisation")]
+        first = ELEMENT if self.workload.precision == "fp8" else 0.0
+        width = 0.5 if self.workload.precision == "nvfp4" else 1.0
+        each = first + ELEMENT + 2 * width
+        fwd = self.rates.stream(np.asarray(elements) * each, "cast")
+        bwd = self.rates.stream(np.broadcast_to(np.asarray(gradient) * each, np.shape(fwd.seconds)), "cast")
+        zero = np.zeros_like(fwd.seconds)
+        launches = 2.0 if first else 1.0
+        return [
+            Operator(
+                f"{name} quantisation", "quantisation", fwd.seconds, bwd.seconds, zero, frozenset(modules), launches, fwd.source
+            )
+        ]
 
 
 def attention_share(window: int | None, seq_len: float, causal: bool, *, chunked: bool = False) -> float:
@@ -152,11 +170,13 @@ def layer_operators(p: Pricer, kind: LayerKind) -> list[Operator]:
     operators: list[Operator] = []
     mixer, mlp = kind.mixer, kind.mlp
     if mixer.kind != "none":
-        operators.append(p.stream("norm", 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm",)))
+        operators.append(p.stream("norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm",)))
         operators += _mixer(p, mixer)
         operators.append(p.stream("residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
     if mlp.kind != "none":
-        operators.append(p.stream("mlp norm", 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm", "mlp", "moe")))
+        operators.append(
+            p.stream("mlp norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm", "mlp", "moe"))
+        )
         operators += (
             _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
         )
@@ -190,7 +210,8 @@ def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window:
         step = p.rates.attention(
             queries, s.seq_len / s.ring, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward
         )
-        seconds[backward], source = s.ring * step.seconds, step.source
+        slower = p.traits.attention_backward if backward else p.traits.attention_forward
+        seconds[backward], source = s.ring * step.seconds * slower, step.source
     modules = frozenset({"core_attention"})
     zero = np.zeros_like(seconds[False])
     core = [Operator("attention", "attention core", seconds[False], seconds[True], zero, modules, 1.0, source)]
@@ -224,15 +245,15 @@ def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
     d, n = float(a.head_dim), s.tokens
     q_width = heads * d * (2 if a.output_gate else 1)
     found = [
-        *p.casts("qkv input", n * h),
+        *p.casts("qkv input", s.local_tokens * h, gradient=n * (q_width + 2 * kv * d)),
         p.gemm("qkv projection", "attention projections", n, q_width + 2 * kv * d, h),
     ]
     if a.qk_norm != "none":
         found.append(p.stream("q/k norm", 2 * ELEMENT * n * (heads + kv) * d, "norm"))
     if a.rope:
-        found.append(p.stream("rotary", 2 * ELEMENT * n * (heads + kv) * d, "rope", backward=1.0))
+        found.append(p.stream("rotary", p.traits.rope * 2 * ELEMENT * n * (heads + kv) * d, "rope", backward=1.0))
     found += _core(p, heads, kv, d, d, a.window, a.chunked)
-    found += p.casts("attention output", n * heads * d)
+    found += p.casts("attention output", n * heads * d, gradient=s.local_tokens * h)
     found.append(p.gemm("output projection", "attention projections", n, h, heads * d))
     return found
 
@@ -244,18 +265,18 @@ def _latent_attention(p: Pricer, a: LatentAttention) -> list[Operator]:
     q_rank = float(a.q_rank or 0)
     group = "attention projections"
     up = ("mla_up",)
-    found = p.casts("attention input", local * h)
+    found = p.casts("attention input", local * h, gradient=local * (q_rank + a.kv_rank + a.rope_dim))
     # Down-projections are replicated over tp and run on the tokens that sequence parallelism leaves on the rank.
     if a.q_rank:
         found.append(p.gemm("q down-projection", group, local, q_rank, h))
     found.append(p.gemm("kv down-projection", group, local, float(a.kv_rank + a.rope_dim), h))
     found.append(p.stream("latent norms", 2 * ELEMENT * local * (q_rank + a.kv_rank), "norm", ("norm", "mla_up"), launches=2.0))
-    found += p.casts("latent", n * (q_rank + a.kv_rank), up)
+    found += p.casts("latent", n * (q_rank + a.kv_rank), up, gradient=n * heads * (qk + a.nope_dim + a.v_dim))
     found.append(p.gemm("q up-projection", group, n, heads * qk, q_rank or h, up if a.q_rank else ()))
     found.append(p.gemm("kv up-projection", group, n, heads * (a.nope_dim + a.v_dim), float(a.kv_rank), up))
     found.append(p.stream("rotary", 3 * ELEMENT * n * heads * qk, "rope", up, backward=1.0))
     found += _core(p, heads, heads, qk, float(a.v_dim), a.window, False)
-    found += p.casts("attention output", n * heads * a.v_dim)
+    found += p.casts("attention output", n * heads * a.v_dim, gradient=local * h)
     found.append(p.gemm("output projection", group, n, h, heads * a.v_dim))
     return found
 
@@ -278,7 +299,7 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
     scan_flops = n * inner / s.tp * (4 * state + 2 * chunk)  # two products with the state and one inside the chunk
     scan = p.rates.gemm(n, inner / s.tp, scan_flops / (2 * n * inner / s.tp), "bf16")
     return [
-        *p.casts("mixer input", n * h),
+        *p.casts("mixer input", n * h, gradient=n * wide / s.tp),
         p.gemm("mixer input projection", group, n, wide / s.tp, h),
         p.stream("convolution", 2 * ELEMENT * n * conv / s.tp, "activation"),
         Operator(
@@ -301,10 +322,15 @@ def _dense(p: Pricer, m: DenseMlp, tokens: Array, *, modules: tuple[str, ...] = 
     width = m.width / s.tp
     branches = 2.0 if m.gated else 1.0
     return [
-        *p.casts(f"{prefix} input", tokens * h, modules),
+        *p.casts(f"{prefix} input", s.local_tokens * h, modules, gradient=tokens * branches * width),
         p.gemm(f"{prefix} up-projection", "mlp", tokens, branches * width, h, modules),
-        p.stream(f"{prefix} activation", ELEMENT * tokens * width * (branches + 1), "activation", (*modules, "mlp_activation")),
-        *p.casts(f"{prefix} hidden", tokens * width, modules),
+        p.stream(
+            f"{prefix} activation",
+            p.traits.activation * ELEMENT * tokens * width * (branches + 1),
+            "activation",
+            (*modules, "mlp_activation"),
+        ),
+        *p.casts(f"{prefix} hidden", tokens * width, modules, gradient=s.local_tokens * h),
         p.gemm(f"{prefix} down-projection", "mlp", tokens, h, width, modules),
     ]
 
@@ -336,12 +362,12 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
         found.append(p.gemm("latent down-projection", "experts", n, inner, h, moe))
     found += [
         p.stream("permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
-        *p.casts("expert input", rows * inner, moe),
+        *p.casts("expert input", rows * inner, moe, gradient=rows * branches * width),
         p.grouped("expert up-projection", rows, held, branches * width, inner, moe),
         p.stream(
             "expert activation", ELEMENT * rows * width * (branches + 1), "activation", ("moe", "mlp_activation"), group="experts"
         ),
-        *p.casts("expert hidden", rows * width, moe),
+        *p.casts("expert hidden", rows * width, moe, gradient=rows * inner),
         p.grouped("expert down-projection", rows, held, inner, width, moe),
         p.stream("unpermute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
     ]
@@ -364,8 +390,15 @@ def head_operators(p: Pricer, vocab: Array) -> list[Operator]:
     n, h = p.shard.tokens, float(p.model.hidden)
     group = "embedding and head"
     return [
-        p.stream("final norm", 2 * ELEMENT * p.shard.local_tokens * h, "norm", group=group),
+        p.stream("final norm", p.traits.norm * 2 * ELEMENT * p.shard.local_tokens * h, "norm", group=group),
         p.gemm("head", group, n, vocab, h, dtype="bf16" if p.dtype in ("fp8", "fp4") else p.dtype),
         # Read the logits, take the maximum, exponentiate, sum: two passes over bf16 logits and one fp32 result.
-        p.stream("cross entropy", n * vocab * (2 * ELEMENT + 4), "cross_entropy", backward=1.0, group=group, launches=6.0),
+        p.stream(
+            "cross entropy",
+            p.traits.cross_entropy * n * vocab * (2 * ELEMENT + 4),
+            "cross_entropy",
+            backward=1.0,
+            group=group,
+            launches=6.0,
+        ),
     ]

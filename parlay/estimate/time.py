@@ -22,6 +22,7 @@ from parlay.estimate.placement import axis_strides
 from parlay.estimate.shard import Shard
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total, weakest
+from parlay.estimate.traits import traits_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import SCHEDULES
@@ -116,7 +117,7 @@ def step_time(
 ) -> StepTime:
     """Return the time of one step of every layout. Arrays are (layouts,) or (layouts, stages)."""
     shard = Shard.of(layouts, workload, cluster)
-    pricer = Pricer(rates, workload, shard, model)
+    pricer = Pricer(rates, workload, shard, model, traits_of(workload, cluster.device))
     vocab = padded_vocabulary(model.vocab, shard.tp, workload) / shard.tp
     blocks: dict[str, Cost] = {f"layer:{k}": c for k, c in layer_costs(pricer).items()}
     blocks["embedding"], blocks["head"] = embedding_cost(pricer), head_cost(pricer, vocab)

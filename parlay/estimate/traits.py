@@ -1,0 +1,82 @@
+"""How a framework of some era runs a layer's small work: fused or not, which attention kernel, how fast the host launches.
+
+Rates tell how fast a fused kernel streams its bytes. A framework that leaves an operation to several kernels moves more
+bytes for it; these factors count that traffic tensor by tensor. They belong to a framework and its date, never to a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from parlay.hardware.spec import Device
+from parlay.layouts.workload import Workload
+
+AttentionKernel = Literal["flash1", "flash2", "tuned"]  # tuned: FlashAttention-3, cuDNN and what followed them
+
+# Bytes moved for one element by the kernels of eager PyTorch over those of one fused kernel (bf16 in and out = 4 bytes).
+# RMSNorm in fp32 steps: to fp32 (2+4), square (4+4), mean (4), scale (4+4), back (4+2), weight (2+2): 36 of 4.
+EAGER_NORM = 9.0
+# Rotary as complex numbers: to fp32 (2+4), product (4+4), back (4+2): 20 of 4.
+EAGER_ROPE = 5.0
+# silu (2+2) and product (4+2): 10 of 6.
+EAGER_ACTIVATION = 1.67
+# Logits to fp32 (2+4), log-softmax (4+4), gathered loss (4): 18 of the 8 of two fused passes.
+EAGER_CROSS_ENTROPY = 2.25
+
+# FlashAttention-2 is "1.5-2.0x" slower than 3 forward and "1.5-1.75x" backward on Hopper (arXiv:2407.08608); it has no code
+# for Blackwell's matmul units either. The middles of the ranges. On Ampere and Ada it is the tuned kernel.
+FLASH2_FORWARD = 1.75
+FLASH2_BACKWARD = 1.62
+# FlashAttention-1 is about 2x slower than 2, forward and backward (arXiv:2307.08691, section 4.1).
+FLASH1 = 2.0
+FLASH2_SINCE = "2023-11-30"  # released in July 2023, in the training stacks by the end of that year
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Traits:
+    """Traffic of small operations over a fused kernel's, and slow-down of attention over the tuned kernel's."""
+
+    norm: float = 1.0
+    rope: float = 1.0
+    activation: float = 1.0
+    cross_entropy: float = 1.0
+    attention_forward: float = 1.0
+    attention_backward: float = 1.0
+
+
+def traits_of(workload: Workload, device: Device) -> Traits:
+    """Return the traits of a workload's framework, date and compilation on a device."""
+    kernel = attention_kernel(workload)
+    newer = float(device.compute_capability or 0) >= 9.0 and device.vendor.lower() == "nvidia"
+    forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0
+    backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
+    older = FLASH1 if kernel == "flash1" else 1.0
+    eager = workload.framework == "torchtitan" and not workload.compiled and _after_2024(workload)
+    return Traits(
+        norm=EAGER_NORM if eager else 1.0,
+        rope=EAGER_ROPE if eager else 1.0,
+        activation=EAGER_ACTIVATION if eager else 1.0,
+        cross_entropy=EAGER_CROSS_ENTROPY
+        if workload.cross_entropy == "unfused" and workload.framework != "megatron-core"
+        else 1.0,
+        attention_forward=forward * older,
+        attention_backward=backward * older,
+    )
+
+
+def attention_kernel(workload: Workload) -> AttentionKernel:
+    """Return the attention kernel that a framework of that date calls where nothing else is said.
+
+    Megatron-core calls Transformer Engine, which picks cuDNN or FlashAttention-3; torchtitan calls PyTorch's
+    scaled_dot_product_attention, which is FlashAttention-2; so do DeepSpeed's models.
+    """
+    date = workload.framework_date
+    if date is not None and date < FLASH2_SINCE:
+        return "flash1"
+    return "tuned" if workload.framework == "megatron-core" else "flash2"
+
+
+def _after_2024(workload: Workload) -> bool:
+    # torchtitan's own models: RMSNorm and rotary from single PyTorch operations. FSDP1 stacks of 2023 had fused LayerNorm.
+    return workload.framework_date is None or workload.framework_date >= "2024-01-01"
