@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from parlay.errors import UnknownNameError
 from parlay.estimate.estimate import Estimate
+from parlay.estimate.terms import Term
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,3 +41,16 @@ def differences(first: Estimate, second: Estimate) -> list[tuple[str, str, str, 
             if x or y:
                 rows.append((key, one.label, one.unit, x, y))
     return rows
+
+
+def find_term(e: Estimate, name: str) -> tuple[Term, Term]:
+    """Return the term of `e` with that key (or label), and the tree it stands in; memory is that of the worst stage.
+
+    Raises UnknownNameError with the nearest keys.
+    """
+    trees = (e.step, e.memory[e.worst_stage], e.hidden)
+    for tree in trees:
+        found = tree.find(name) or next((t for t in tree.walk() if t.label == name), None)
+        if found is not None:
+            return found, tree
+    raise UnknownNameError("term", name, [t.key for tree in trees for t in tree.walk()])
