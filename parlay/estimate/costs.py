@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.operators import Operator, Pricer, embedding_operators, head_operators, layer_operators
 from parlay.estimate.terms import weakest
+from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
 
 Array = NDArray[np.float64]
 
@@ -25,7 +26,6 @@ GROUPS = (
 )
 AXES = ("tp", "cp", "ep")
 SELECTIVE_OPS_RERUN = 0.5  # torchtitan keeps every other matmul (activation_checkpoint.py), so half of them run again
-BACKWARD_LAUNCHES = 2.0  # kernels of a backward over those of its forward: one for each gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # typ
     forward = dict.fromkeys(GROUPS, zero)
     backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
-    weight, recompute, again, launches = zero, zero, zero, 0.0
+    weight, recompute, again, host = zero, zero, zero, zero
     selective = p.shard.recomputes(frozenset({"selective_ops"}))
     for o in operators:
         forward[o.group] = forward[o.group] + o.forward
@@ -88,16 +88,10 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # typ
         whole = p.shard.recomputes(o.modules)
         share = np.where(whole, 1.0, np.where(selective & (o.group != "attention core"), SELECTIVE_OPS_RERUN, 0.0))
         recompute = recompute + share * o.forward
-        again = again + share * o.launches
-        launches += o.launches
+        calls = 0.0 if captured(p, o) else o.launches
+        again = again + share * calls
+        host = host + calls
         sources[o.group] = weakest([o.source, sources.get(o.group, "exact")])
-    gap = p.rates.launch()
-    if not p.workload.cuda_graphs and launches:
-        # A short kernel is over before the host has launched the next one: the layer takes the launch time instead.
-        late_f = np.maximum(0.0, launches * gap.seconds - sum(forward.values()))
-        late_b = np.maximum(0.0, (launches * BACKWARD_LAUNCHES + again) * gap.seconds - sum(backward.values()) - recompute)
-        forward["launch gaps"], backward["launch gaps"] = late_f, late_b
-    sources["launch gaps"] = gap.source
     exposed_f = dict.fromkeys(AXES, zero)
     exposed_b = dict.fromkeys(AXES, zero)
     hidden = dict.fromkeys(AXES, zero)
@@ -106,5 +100,33 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # typ
         exposed_b[t.axis] = exposed_b[t.axis] + t.backward
         hidden[t.axis] = hidden[t.axis] + t.hidden
         recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward, 0.0)
+        runs = TRANSFER_OPERATORS * (t.forward + t.backward + t.hidden > 0)
+        host = host + runs
+        again = again + np.where(p.shard.recomputes(t.modules), runs, 0.0)
         sources[t.axis] = weakest([t.source, sources.get(t.axis, "exact")])
+    if not p.workload.cuda_graphs:
+        # Kernels that are over before the host has launched the next one: the block takes the host's time instead.
+        each = max(p.traits.host_operator_s, float(p.rates.launch().seconds))
+        busy_f = sum(forward.values()) + sum(exposed_f.values())
+        busy_b = sum(backward.values()) + sum(exposed_b.values()) + recompute
+        forward["launch gaps"] = np.maximum(0.0, host * each - busy_f)
+        backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
+    sources["launch gaps"] = "default"
     return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, sources)
+
+
+CAPTURED = {
+    "attention": ("attention core", "attention projections"),
+    "mlp": ("mlp",),
+    "mamba": ("attention core", "attention projections"),
+}
+
+
+def captured(p: Pricer, o: Operator) -> bool:
+    """Return whether a CUDA graph of a module replays this operator without the host."""
+    for module in p.workload.cuda_graph_modules:
+        if o.group in CAPTURED.get(module, ()) or (module == "moe_router" and o.name.startswith("router")):
+            return True
+        if module == "attention" and o.name in ("norm", "residual", "rotary", "q/k norm"):
+            return True
+    return False

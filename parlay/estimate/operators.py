@@ -95,9 +95,10 @@ class Pricer:
         self, name: str, rows: ArrayLike, groups: ArrayLike, out: ArrayLike, inner: ArrayLike, modules: tuple[str, ...]
     ) -> Operator:
         """Return a grouped linear layer over `groups` experts that share `rows` tokens evenly."""
-        fwd = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype)
-        dgrad = self.rates.grouped_gemm(rows, groups, inner, out, self.dtype)
-        wgrad = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, weight_gradient=True)
+        fused = self.traits.fused_groups
+        fwd = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, fused=fused)
+        dgrad = self.rates.grouped_gemm(rows, groups, inner, out, self.dtype, fused=fused)
+        wgrad = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, fused=fused, weight_gradient=True)
         source = weakest([fwd.source, dgrad.source, wgrad.source])
         return Operator(name, "experts", fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
 
@@ -205,6 +206,8 @@ def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window:
     # all wait for it; balanced, every rank computes half of each block.
     contiguous = (s.cp_kind == CP_KINDS.index("ring")) & (s.ring > 1) & w.causal
     computed = np.minimum(share * np.where(contiguous, 2 - 1 / s.ring, 1.0), 1.0)
+    if not w.flash_attention:
+        return _unfused(p, local, queries, qk, v)
     seconds, source = {}, ""
     for backward in (False, True):
         step = p.rates.attention(
@@ -217,10 +220,33 @@ def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window:
     core = [Operator("attention", "attention core", seconds[False], seconds[True], zero, modules, 1.0, source)]
     if np.any(s.ring > 1):
         core.append(_ring_merge(p, local * v, (local * qk + local_kv * (qk + v)), modules))
-    if not w.flash_attention:
-        scores = 2 * ELEMENT * local * queries * s.seq_len * s.micro_batch
-        core.append(p.stream("softmax", 3 * scores, "softmax", ("core_attention",), group="attention core", launches=3.0))
     return core
+
+
+def _unfused(p: Pricer, heads: Array, queries: Array, qk: float, v: float) -> list[Operator]:
+    """Return attention with its scores in memory: two batched products over all pairs, and softmax with mask and dropout.
+
+    A mask saves nothing here: masked scores are computed and thrown away. The backward has two products for each.
+    """
+    s = p.shard
+    groups, modules = s.micro_batch * heads, frozenset({"core_attention"})
+    rows = groups * queries
+    scores = p.rates.grouped_gemm(rows, groups, s.seq_len, qk, "bf16")
+    values = p.rates.grouped_gemm(rows, groups, v, s.seq_len, "bf16")
+    fwd = scores.seconds + values.seconds
+    zero = np.zeros_like(fwd)
+    drop = 2.5 if p.workload.dropout else 0.0  # read, write and a byte of mask more
+    return [
+        Operator("attention", "attention core", fwd, 2 * fwd, zero, modules, 2.0, scores.source),
+        p.stream(
+            "softmax",
+            (2.0 + drop) * ELEMENT * rows * s.seq_len,
+            "softmax",
+            ("core_attention",),
+            group="attention core",
+            launches=2.0,
+        ),
+    ]
 
 
 def _ring_merge(p: Pricer, out_width: Array, gradient_width: Array, modules: frozenset[str]) -> Operator:

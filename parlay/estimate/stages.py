@@ -73,9 +73,8 @@ def _contents(
 ) -> _Content:
     """Return what the stages of one split hold."""
     chunks = chunk_count(pp, vpp, schedule)
-    sizes = chunk_sizes(
-        len(names), chunks // (2 if schedule in V_SHAPED else vpp), 2 if schedule in V_SHAPED else vpp, first, last
-    )
+    turns = 2 if schedule in V_SHAPED else vpp
+    sizes = chunk_sizes(len(names), chunks // turns, turns, first, last, tail)
     edges = np.concatenate([[0], np.cumsum(sizes)])
     upto = np.array([[0, *np.cumsum([n == k for n in names])] for k in kinds])  # layers of kind k before layer i
     content = _Content([], [], [], [], [], [], [])
