@@ -36,7 +36,10 @@ def options(layout: Layout) -> str:
 def estimate_command(e: Estimate) -> str:
     """Return the `parlay estimate` command that prices this very estimate again."""
     w, x = e.workload, e.layout
-    parts = [f"parlay estimate {e.model.id} --on {e.cluster.id} --layout {x}", f"--seq-len {w.seq_len} --global-batch {w.global_batch}"]
+    parts = [
+        f"parlay estimate {e.model.id} --on {e.cluster.id} --layout {x}",
+        f"--seq-len {w.seq_len} --global-batch {w.global_batch}",
+    ]
     default_workload, default_layout = Workload(), Layout()
     for flag, value, default in (
         ("precision", w.precision, default_workload.precision),
@@ -48,7 +51,11 @@ def estimate_command(e: Estimate) -> str:
         if value != default:
             parts.append(f"--{flag} {value}")
     told = {"seq_len", "global_batch", "precision", "optimizer", "framework", "total_tokens"}
-    parts += [_set("training", n, getattr(w, n)) for n in type(w).model_fields if n not in told and getattr(w, n) != getattr(default_workload, n)]
+    parts += [
+        _set("training", n, getattr(w, n))
+        for n in type(w).model_fields
+        if n not in told and getattr(w, n) != getattr(default_workload, n)
+    ]
     short = {"tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute", "order"}
     filled = {"sp": x.tp > 1, "shard": x.dp * x.cp, "schedule": "interleaved" if x.vpp > 1 else "1f1b"}
     for name in type(x).model_fields:
