@@ -22,6 +22,7 @@ COMMANDS = {
     "compare": "Price two layouts and show which terms differ.",
     "check": "Check the plan of a run file against its budget; exit 1 if it is broken.",
     "explain": "Explain a formula: equation, symbols, source, worked example.",
+    "validate": "Predict measured runs from their published settings, and show the errors.",
     "verify": "Check the formulas against published worked examples; exit 1 if one disagrees.",
     "models": "List and show the models that Parlay knows.",
     "hardware": "List and show devices, links and clusters.",

@@ -1,0 +1,178 @@
+"""The text and the document of `parlay validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from parlay import __version__
+from parlay.report.table import Column, Page, render, wrap
+from parlay.units import significant
+from parlay.validation import tables
+from parlay.validation.predict import MemoryPrediction, Prediction, Validation
+from parlay.validation.statistics import Errors
+
+GIB = float(1 << 30)
+ERROR_COLUMNS = (
+    Column("runs"), Column("median %"), Column("mean %"), Column("90th pct. %"), Column("bias %"), Column("worst %", drop=1),
+)  # fmt: skip
+MEANINGS = {"after_step": "allocated after the step", "nvidia-smi": "nvidia-smi", "unstated": "meaning not stated"}
+
+
+def percent(share: float) -> str:
+    """Return a share as percent with one decimal."""
+    return f"{100 * share:.1f}"
+
+
+def signed(share: float) -> str:
+    """Return a signed share as percent with one decimal."""
+    return f"{100 * share:+.1f}"
+
+
+def error_cells(e: Errors) -> list[str]:
+    """Return the cells of one row of an error table."""
+    return [e.group, f"{e.count:,}", percent(e.median), percent(e.mean), percent(e.p90), signed(e.bias), signed(e.worst)]
+
+
+def error_table(title: str, errors: Sequence[Errors], page: Page) -> list[str]:
+    """Return one error table with its heading column."""
+    return render((Column(title, right=False), *ERROR_COLUMNS), [error_cells(e) for e in errors], page)
+
+
+def validation_lines(v: Validation, page: Page, *, worst: int) -> list[str]:
+    """Return the whole answer: what was predicted, errors by group, rankings, worst rows, and what could not be predicted."""
+    runs = tables.timed(v)
+    figures = len(tables.memory_rows(v))
+    out = [
+        f"runs {v.count:,}: {len(v.predictions):,} predicted ({len(runs):,} with a measured speed, {figures:,} memory figures), "
+        f"{len(v.unpredicted):,} not"
+    ]
+    out += wrap("error = predicted / measured - 1; median, mean and 90th percentile of its size, bias = signed median", page)
+    if runs:
+        for title, key in tables.BREAKDOWNS.items():
+            out += ["", *error_table(f"step time by {title}", tables.by(runs, key), page)]
+        out += ["", *_naive(v, page)]
+    if figures:
+        out += ["", *error_table("memory by source and meaning", tables.memory_errors(v), page)]
+    out += _rankings(v, page)
+    if worst and runs:
+        out += ["", *_worst(tables.worst(v, worst), page)]
+    if worst and figures:
+        out += ["", *_worst_memory(tables.worst_memory(v, worst), page)]
+    return [*out, *_unpredicted(v, page)]
+
+
+def _naive(v: Validation, page: Page) -> list[str]:
+    columns = [
+        Column("one FLOP/s per device and precision", right=False),
+        Column("runs"),
+        Column("median %"),
+        Column("90th pct. %"),
+    ]
+    columns += [Column("ours: median %"), Column("90th pct. %")]
+    rows = [
+        [c.naive.group, f"{c.naive.count:,}", percent(c.naive.median), percent(c.naive.p90), percent(c.ours.median), percent(c.ours.p90)]
+        for c in tables.naive(v, tables.BREAKDOWNS["tier"])
+    ]  # fmt: skip
+    return render(columns, rows, page)
+
+
+def _rankings(v: Validation, page: Page) -> list[str]:
+    found = tables.rankings(v)
+    if not found:
+        return []
+    columns = (
+        Column("layouts of one model and batch", right=False), Column("GPUs"), Column("batch"), Column("layouts"),
+        Column("rank corr."), Column("regret %"), Column("picked", right=False, drop=1), Column("fastest", right=False, drop=2),
+    )  # fmt: skip
+    rows = [
+        [f"{r.source} {r.model}", f"{r.gpus:,}", f"{r.global_batch:,}", str(r.layouts), f"{r.correlation:.2f}", percent(r.regret), r.picked, r.fastest]
+        for r in found
+    ]  # fmt: skip
+    return ["", *render(columns, rows, page)]
+
+
+def _worst(rows: Sequence[Prediction], page: Page) -> list[str]:
+    columns = (
+        Column("worst runs", right=False), Column("error %"), Column("predicted s"), Column("measured s"),
+        Column("layout", right=False, drop=1), Column("largest term", right=False, drop=2), Column("model", right=False, drop=3),
+    )  # fmt: skip
+    cells = [
+        [p.run.id, signed(p.error or 0.0), significant(p.predicted_s, 3), significant(p.measured_s or 0.0, 3),
+         str(p.case.layout), p.dominant, p.case.model.name]
+        for p in rows
+    ]  # fmt: skip
+    return render(columns, cells, page)
+
+
+def _worst_memory(rows: Sequence[tuple[Prediction, MemoryPrediction]], page: Page) -> list[str]:
+    columns = (
+        Column("worst memory figures", right=False), Column("error %"), Column("predicted GiB"), Column("measured GiB"),
+        Column("meaning", right=False), Column("layout", right=False, drop=1),
+    )  # fmt: skip
+    cells = [
+        [p.run.id, signed(m.error), significant(m.predicted_bytes / GIB, 4), significant(m.measured.nbytes / GIB, 4),
+         f"{MEANINGS.get(m.measured.meaning, m.measured.meaning)}, {m.measured.rank} rank", str(p.case.layout)]
+        for p, m in rows
+    ]  # fmt: skip
+    return render(columns, cells, page)
+
+
+def _unpredicted(v: Validation, page: Page) -> list[str]:
+    if not v.unpredicted:
+        return []
+    rows = [[f"{count:,}", reason, run.id] for reason, count, run in tables.reasons(v)]
+    columns = (Column("runs"), Column("not predicted, because", right=False), Column("such as", right=False, drop=1))
+    return ["", *render(columns, rows, page)]
+
+
+def validation_document(v: Validation, *, worst: int) -> dict[str, Any]:
+    """Return the document of `parlay validate --json`: errors as shares, seconds, bytes."""
+    runs = tables.timed(v)
+    return {
+        "schema_name": "parlay/validate",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        "runs": v.count,
+        "predicted": len(v.predictions),
+        "step_time": {title: [_errors(e) for e in tables.by(runs, key)] for title, key in tables.BREAKDOWNS.items()},
+        "aims": [_errors(e) for e in tables.aims(v)],
+        "naive": [{"group": c.naive.group, "naive": _errors(c.naive), "ours": _errors(c.ours)}
+                  for c in (tables.naive(v, tables.BREAKDOWNS["tier"]) if runs else [])],
+        "memory": [_errors(e) for e in tables.memory_errors(v)],
+        "rankings": [
+            {"source": r.source, "model": r.model, "gpus": r.gpus, "global_batch_sequences": r.global_batch, "layouts": r.layouts,
+             "rank_correlation": r.correlation, "regret": r.regret, "picked": r.picked, "fastest": r.fastest}
+            for r in tables.rankings(v)
+        ],
+        "worst": [p.run.id for p in tables.worst(v, worst)],
+        "predictions": [_prediction(p) for p in v.predictions],
+        "unpredicted": [{"id": u.run.id, "source": u.run.source, "tier": u.run.tier, "reason": u.reason} for u in v.unpredicted],
+    }  # fmt: skip
+
+
+def _errors(e: Errors) -> dict[str, Any]:
+    return {"group": e.group, "runs": e.count, "median": e.median, "mean": e.mean, "p90": e.p90, "bias": e.bias, "worst": e.worst}
+
+
+def _prediction(p: Prediction) -> dict[str, Any]:
+    return {
+        "id": p.run.id,
+        "source": p.run.source,
+        "tier": p.run.tier,
+        "model": p.case.model.id,
+        "cluster": p.case.cluster.id,
+        "layout": str(p.case.layout),
+        "predicted_s": p.predicted_s,
+        "measured_s": p.measured_s,
+        "measured_from": p.measured_how,
+        "error": p.error,
+        "terms_s": [{"label": label, "seconds": seconds * p.case.scale} for label, seconds in p.terms[:8]],
+        "memory": [
+            {"meaning": m.measured.meaning, "rank": m.measured.rank, "predicted_bytes": m.predicted_bytes,
+             "measured_bytes": m.measured.nbytes, "error": m.error}
+            for m in p.memory
+        ],
+        "assumptions": list(p.case.assumptions),
+        "rules_broken": list(p.broken),
+    }  # fmt: skip

@@ -1,0 +1,105 @@
+"""The page docs/validation.md, generated from a validation of the runs that Parlay ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parlay.report.validate import MEANINGS, error_cells, percent, signed
+from parlay.units import significant
+from parlay.validation import tables
+from parlay.validation.predict import Validation
+from parlay.validation.statistics import Errors
+
+HEAD = ("runs", "median %", "mean %", "90th pct. %", "bias %", "worst %")
+
+INTRODUCTION = """# Validation
+
+This page is generated: `parlay validate` prints the same numbers. Every run below was measured and published by others. Parlay
+predicts it from its published settings alone. An error is predicted / measured - 1; median, mean and 90th percentile are of its
+size, the bias is the median with its sign (negative: predicted too fast). No constant is fitted to a run, a source or a model.
+
+Runs of tier A print a complete layout, and their recompute setting is known; in tier B it is not known for sure; C lacks part of
+the layout or the batch; `weak` are runs that their own source casts doubt on. Where a setting is not published the framework's
+documented default of that date is used; `parlay validate --json` lists these assumptions run by run.
+"""
+
+READING = """## How to repeat this
+
+    parlay validate
+    parlay validate --where 'hardware=h100-sxm and tier=A' --worst 20
+    parlay validate --runs my-runs.csv --settings my-settings.csv
+
+A file of runs has the columns of `published-runs.csv` (in `parlay/validation/data/`), of vTrain's tables or of Megatron-LM's
+golden values; the header tells which. Columns that Parlay does not know are kept for `--where`.
+"""
+
+
+def validation_page(v: Validation) -> str:
+    """Return the Markdown of docs/validation.md."""
+    runs = tables.timed(v)
+    share = tables.share_predicted(v, ("A", "B"))
+    counted = f"{v.count:,} runs, {len(v.predictions):,} predicted"
+    counted += f"; of tiers A and B {percent(share)} %." if share is not None else "."
+    parts = [INTRODUCTION, counted, "## Step time", _errors("group", tables.aims(v))]
+    parts += ["### Beside a naive predictor", _naive(v)]
+    for title in ("tier", "source", "device", "precision", "parallelism"):
+        parts += [f"### By {title}", _errors(title, tables.by(runs, tables.BREAKDOWNS[title]))]
+    parts += ["## Memory", "In the source's own meaning and unit.", _errors("source and meaning", tables.memory_errors(v))]
+    parts += ["## Ranking layouts", _rankings(v), "## The worst runs", _worst(v), "## Not predicted", _unpredicted(v), READING]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Return a Markdown table; the first `left` columns are aligned left, the others right."""
+    rule = ["---" if i < left else "---:" for i in range(len(header))]
+    lines = [list(header), rule, *(list(row) for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _errors(title: str, errors: Sequence[Errors]) -> str:
+    return markdown_table((title, *HEAD), [error_cells(e) for e in errors])
+
+
+def _naive(v: Validation) -> str:
+    text = "The naive predictor has one FLOP/s for each device and precision: the median over these same runs, which flatters it."
+    rows = [
+        [c.ours.group, f"{c.ours.count:,}", percent(c.naive.median), percent(c.naive.p90), percent(c.ours.median), percent(c.ours.p90)]
+        for c in tables.naive(v, tables.BREAKDOWNS["tier"])
+    ]  # fmt: skip
+    header = ("tier", "runs", "naive median %", "naive 90th pct. %", "Parlay median %", "Parlay 90th pct. %")
+    return f"{text}\n\n{markdown_table(header, rows)}"
+
+
+def _rankings(v: Validation) -> str:
+    text = (
+        "Several layouts of one model, batch and GPU count. Regret is how much slower the layout that Parlay would pick was "
+        "measured to be than the fastest."
+    )
+    rows = [
+        [r.source, r.model, f"{r.gpus:,}", f"{r.global_batch:,}", str(r.layouts), f"{r.correlation:.2f}", percent(r.regret), r.picked, r.fastest]
+        for r in tables.rankings(v)
+    ]  # fmt: skip
+    header = ("source", "model", "GPUs", "batch", "layouts", "rank correlation", "regret %", "picked", "fastest")
+    return f"{text}\n\n{markdown_table(header, rows, left=2)}"
+
+
+def _worst(v: Validation) -> str:
+    rows = [
+        [p.run.id, p.case.model.name, p.case.cluster.name, str(p.case.layout), p.dominant, significant(p.predicted_s, 3),
+         significant(p.measured_s or 0.0, 3), signed(p.error or 0.0)]
+        for p in tables.worst(v, 20)
+    ]  # fmt: skip
+    header = ("run", "model", "cluster", "layout", "largest term", "predicted s", "measured s", "error %")
+    memory = [
+        [p.run.id, str(p.case.layout), MEANINGS.get(m.measured.meaning, m.measured.meaning), signed(m.error)]
+        for p, m in tables.worst_memory(v, 20)
+    ]
+    both = [markdown_table(header, rows, left=5)]
+    if memory:
+        both += ["Memory:", markdown_table(("run", "layout", "meaning", "error %"), memory, left=3)]
+    return "\n\n".join(both)
+
+
+def _unpredicted(v: Validation) -> str:
+    rows = [[reason, run.id, f"{count:,}"] for reason, count, run in tables.reasons(v)]
+    return markdown_table(("because", "such as", "runs"), rows, left=2) if rows else "Every run is predicted."
