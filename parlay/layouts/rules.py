@@ -7,7 +7,8 @@ layout. RULES lists them all, cheapest first.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import gcd, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.split import BOTH_WAYS, V_SHAPED
-from parlay.layouts.vocabulary import CP_KINDS, SCHEDULES
+from parlay.layouts.vocabulary import CP_KINDS, SCHEDULES, CpKind, Framework, Schedule
 from parlay.layouts.workload import Workload
 from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec, MoeMlp
 
 Mask = NDArray[np.bool_]
+
+BALANCED: tuple[CpKind, ...] = ("zigzag", "allgather", "usp")  # each rank takes one early and one late chunk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +94,14 @@ def _list(values: list[int]) -> str:
     return ", ".join(str(v) for v in values)
 
 
+def _is(x: Layouts, names: Iterable[Schedule]) -> Mask:
+    return np.isin(x.schedule, [SCHEDULES.index(n) for n in names])
+
+
+def _schedule_of(x: Layout) -> Schedule:
+    return x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")
+
+
 def _gpu_count(x: Layouts, q: Question) -> Mask:
     return np.asarray(x.gpus != q.gpus)
 
@@ -103,7 +114,10 @@ def _gpu_count_message(x: Layout, q: Question) -> tuple[str, str]:
             product,
             f"with this tp, cp and pp, dp must be {q.gpus // others} (ep and etp share these GPUs, they do not multiply)",
         )
-    return product, "tp x cp x pp must divide the GPU count (ep and etp share these GPUs, they do not multiply)"
+    return (
+        product,
+        f"tp x cp x pp must divide the GPU count: {_list(divisors(q.gpus))} (ep and etp share these GPUs, they do not multiply)",
+    )
 
 
 def _heads(x: Layouts, q: Question) -> Mask:
@@ -114,7 +128,7 @@ def _heads_message(x: Layout, q: Question) -> tuple[str, str]:
     heads = next(h for h in q.heads if h % x.tp)
     return (
         f"tp={x.tp} does not divide the {heads} attention heads",
-        f"tp may be {_list(divisors(heads))}; to use more GPUs, raise pp or dp instead",
+        f"tp may be {_list(divisors(gcd(*q.heads)))}; to use more GPUs, raise pp or dp instead",
     )
 
 
@@ -125,9 +139,10 @@ def _kv_heads(x: Layouts, q: Question) -> Mask:
 
 def _kv_heads_message(x: Layout, q: Question) -> tuple[str, str]:
     kv = next(k for k in q.kv_heads if k % x.tp and x.tp % k)
+    allowed = [d for d in range(1, 1025) if all(k % d == 0 or d % k == 0 for k in q.kv_heads)]
     return (
         f"tp={x.tp} neither divides the {kv} key/value heads nor is a multiple of them",
-        f"tp may be {_list([d for d in range(1, 129) if kv % d == 0 or d % kv == 0][:16])} (above {kv} the K/V heads are copied)",
+        f"tp may be {_list(allowed[:16])} (above {kv} the K/V heads are copied)",
     )
 
 
@@ -141,15 +156,34 @@ def _kv_copies_message(x: Layout, q: Question) -> tuple[str, str]:
     kv = next(k for k in q.kv_heads if k % x.tp)
     return (
         f"tp={x.tp} is more than the {kv} key/value heads, and torchtitan shards whole heads without copying them",
-        f"tp may be {_list(divisors(kv))}; Megatron-core copies K/V heads beyond that",
+        f"tp may be {_list(divisors(gcd(*q.kv_heads)))}; megatron-core copies K/V heads beyond that",
     )
 
 
+def _cut_widths(q: Question) -> dict[int, str]:
+    """Return what tensor parallelism cuts into equal parts beside attention, with its name.
+
+    The hidden size is not among them: every rank holds whole rows of it, and the vocabulary is padded to a multiple.
+    """
+    found: dict[int, str] = {}
+    for kind in q.model.kinds.values():
+        mlp, mixer = kind.mlp, kind.mixer
+        if mlp.kind == "dense":
+            found[mlp.width] = "MLP width"
+        elif mlp.kind == "moe" and mlp.shared_width:
+            found[mlp.shared_width] = "shared experts' width"
+        if mixer.kind == "mamba2":
+            found |= {mixer.heads: "Mamba heads", mixer.groups: "Mamba groups"}
+        elif mixer.kind == "mamba1":
+            found[mixer.inner] = "Mamba inner width"
+        elif mixer.kind == "gated_delta":
+            found |= {mixer.key_heads: "DeltaNet key heads", mixer.value_heads: "DeltaNet value heads"}
+    return found
+
+
 def _width(x: Layouts, q: Question) -> Mask:
-    cut = {k.mlp.width for k in q.model.kinds.values() if k.mlp.kind == "dense"} | {q.model.hidden}
-    cut |= {m.shared_width for m in q.experts if m.shared_width}
     broken = np.zeros(len(x), bool)
-    for width in cut:
+    for width in _cut_widths(q):
         broken |= width % x.tp != 0
     for moe in q.experts:
         broken |= moe.width % x.etp != 0
@@ -157,21 +191,14 @@ def _width(x: Layouts, q: Question) -> Mask:
 
 
 def _width_message(x: Layout, q: Question) -> tuple[str, str]:
-    for kind in q.model.kinds.values():
-        if kind.mlp.kind == "dense" and kind.mlp.width % x.tp:
-            return f"tp={x.tp} does not divide the MLP width {kind.mlp.width:,}", f"tp may be {_list(divisors(kind.mlp.width))}"
-        if isinstance(kind.mlp, MoeMlp) and kind.mlp.width % x.etp:
-            return (
-                f"etp={x.etp} does not divide the expert width {kind.mlp.width:,}",
-                f"etp may be {_list(divisors(kind.mlp.width))}",
-            )
-    for moe in q.experts:
-        if moe.shared_width % x.tp:
-            return (
-                f"tp={x.tp} does not divide the shared experts' width {moe.shared_width:,}",
-                f"tp may be {_list(divisors(moe.shared_width))}",
-            )
-    return f"tp={x.tp} does not divide the hidden size {q.model.hidden:,}", f"tp may be {_list(divisors(q.model.hidden))}"
+    for width, name in _cut_widths(q).items():
+        if width % x.tp:
+            return f"tp={x.tp} does not divide the {name} {width:,}", f"tp may be {_list(divisors(gcd(*_cut_widths(q))))}"
+    width = next(m.width for m in q.experts if m.width % x.etp)
+    return (
+        f"etp={x.etp} does not divide the expert width {width:,}",
+        f"etp may be {_list(divisors(gcd(*(m.width for m in q.experts))))}",
+    )
 
 
 def _node(x: Layouts, q: Question) -> Mask:
@@ -182,7 +209,7 @@ def _node_message(x: Layout, q: Question) -> tuple[str, str]:
     domain = int(q.cluster.scale_up_gpus.value)
     return (
         f"tp={x.tp} is wider than the {domain} GPUs that share {q.cluster.scale_up_link.name}",
-        f"keep tp at {domain} or less: its collectives run {4} times a layer and wait on the slowest link",
+        f"tp may be up to {domain}: its collectives run 4 times a layer and wait on the slowest link; raise pp or cp instead",
     )
 
 
@@ -200,20 +227,21 @@ def _batch_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _sequence(x: Layouts, q: Question) -> Mask:
-    s = q.workload.seq_len
-    balanced = np.isin(x.cp_kind, [CP_KINDS.index("zigzag"), CP_KINDS.index("allgather"), CP_KINDS.index("usp")])
-    unit = x.cp * np.where(balanced & q.workload.causal & (x.cp > 1), 2, 1) * np.where(x.sp, x.tp, 1)
-    return np.asarray(s % unit != 0)
+    balanced = np.isin(x.cp_kind, [CP_KINDS.index(k) for k in BALANCED]) & q.workload.causal & (x.cp > 1)
+    unit = x.cp * np.lcm(np.where(balanced, 2, 1), np.where(x.sp, x.tp, 1))
+    return np.asarray(q.workload.seq_len % unit != 0)
 
 
 def _sequence_message(x: Layout, q: Question) -> tuple[str, str]:
     s = q.workload.seq_len
-    balanced = x.cp > 1 and q.workload.causal and x.cp_kind in ("zigzag", "allgather", "usp")
-    unit = x.cp * (2 if balanced else 1) * (x.tp if (x.sp if x.sp is not None else x.tp > 1) else 1)
-    why = "2 x cp (each rank takes one early and one late chunk)" if balanced else "cp"
+    parts = x.tp if (x.tp > 1 if x.sp is None else x.sp) else 1
+    balanced = x.cp > 1 and q.workload.causal and x.cp_kind in BALANCED
+    unit = x.cp * lcm(2 if balanced else 1, parts)
+    why = [f"2 x cp={x.cp}, one early and one late chunk a rank"] if balanced else [f"cp={x.cp}"] if x.cp > 1 else []
+    why += [f"tp={parts}, sequence parallel"] if parts > 1 else []
     return (
-        f"a sequence of {s:,} tokens does not divide into {unit:,} equal parts ({why}{' x tp' if x.tp > 1 else ''})",
-        f"the next lengths that do are {(s // unit + 1) * unit:,} and {(s // unit + 2) * unit:,}",
+        f"a sequence of {s:,} tokens is not a multiple of {unit:,} ({'; '.join(why)})",
+        f"the next lengths that are: {(s // unit + 1) * unit:,} and {(s // unit + 2) * unit:,}",
     )
 
 
@@ -230,12 +258,16 @@ def _ulysses(x: Layouts, q: Question) -> Mask:
 
 def _ulysses_message(x: Layout, q: Question) -> tuple[str, str]:
     degree = x.cp if x.cp_kind == "ulysses" else x.ulysses
+    name = "cp" if x.cp_kind == "ulysses" else "ulysses"
     if x.cp_kind == "usp" and x.cp % x.ulysses:
         return f"the inner Ulysses degree {x.ulysses} does not divide cp={x.cp}", f"ulysses may be {_list(divisors(x.cp))}"
-    heads = min(q.heads)
+    tries = Layouts.grid(tp=x.tp, cp=divisors(max(q.heads)), ulysses=divisors(max(q.heads)), cp_kind=CP_KINDS.index("ulysses"))
+    allowed = [int(d) for d in tries.cp[~_ulysses(tries, q)]]
+    if name == "ulysses":
+        allowed = [d for d in allowed if x.cp % d == 0]
     return (
-        f"Ulysses over {degree} ranks and tp={x.tp} cannot share the {heads} query heads (K/V heads: {_list(list(q.kv_heads))})",
-        f"tp x Ulysses degree must divide {heads}: {_list(divisors(heads))}; use a ring, or usp with a smaller inner degree, beyond that",
+        f"Ulysses over {degree} ranks and tp={x.tp} cannot share {_list(list(q.heads))} query heads and {_list(list(q.kv_heads))} K/V heads",
+        f"with tp={x.tp}, {name} may be {_list(allowed)}; beyond that use a ring, or usp with a smaller inner degree",
     )
 
 
@@ -249,7 +281,10 @@ def _experts_message(x: Layout, q: Question) -> tuple[str, str]:
     if not q.experts:
         return f"ep={x.ep}, etp={x.etp} on a model without experts", "leave ep and etp at 1 for a dense model"
     experts = next(m.experts for m in q.experts if m.experts % x.ep)
-    return f"ep={x.ep} does not divide the {experts} experts", f"ep may be {_list(divisors(experts))}"
+    return (
+        f"ep={x.ep} does not divide the {experts} experts",
+        f"ep may be {_list(divisors(gcd(*(m.experts for m in q.experts))))}",
+    )
 
 
 def _expert_grid(x: Layouts, q: Question) -> Mask:
@@ -265,28 +300,43 @@ def _expert_grid_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _layers(x: Layouts, q: Question) -> Mask:
-    return x.pp * x.vpp > q.model.layer_count
+    # The first chunk may hold the embedding alone and the last one the head: Llama 3 405B runs 126 layers in 128 chunks.
+    return x.pp * x.vpp > q.model.layer_count + 2
 
 
 def _layers_message(x: Layout, q: Question) -> tuple[str, str]:
     chunks, layers = x.pp * x.vpp, q.model.layer_count
     return (
-        f"pp={x.pp} x vpp={x.vpp} = {chunks} chunks is more than the model's {layers} layers",
-        f"pp x vpp must be {layers} or less",
+        f"pp={x.pp} x vpp={x.vpp} = {chunks} chunks is more than the model's {layers} layers, embedding and head",
+        f"pp x vpp may be up to {layers + 2}",
     )
 
 
 def _ends(x: Layouts, q: Question) -> Mask:
     set_ends = (x.first_layers > 0) | (x.last_layers > 0)
     left = q.model.layer_count - x.first_layers - x.last_layers
-    middle = x.pp - (x.first_layers > 0) - (x.last_layers > 0)
-    return np.asarray(set_ends & ((left < middle) | ((middle == 0) & (left != 0)) | (x.pp < 2)))
+    middle = (x.pp - (x.first_layers > 0) - (x.last_layers > 0)) * x.vpp
+    short = (left < middle) | ((middle == 0) & (left != 0))
+    for ends in (x.first_layers, x.last_layers):
+        short |= (ends > 0) & (ends < x.vpp)
+    return np.asarray(set_ends & (short | (x.pp < 2) | _is(x, V_SHAPED)))
 
 
 def _ends_message(x: Layout, q: Question) -> tuple[str, str]:
+    layers = q.model.layer_count
+    said = f"first_layers={x.first_layers}, last_layers={x.last_layers}"
+    if x.pp < 2 or x.schedule in V_SHAPED:
+        what = f"the schedule {x.schedule}, whose stages hold both ends" if x.pp > 1 else f"pp={x.pp}"
+        return f"{said} has no meaning with {what}", "leave first_layers and last_layers at 0"
+    both = bool(x.first_layers) and bool(x.last_layers)
+    middle = (x.pp - 1 - both) * x.vpp
+    most = layers - middle
+    which = "first_layers + last_layers" if both else "first_layers" if x.first_layers else "last_layers"
+    bound = f"be {most}" if not middle else f"be {(1 + both) * x.vpp} to {most}"
+    each = f", {x.vpp} or more each" if both and x.vpp > 1 else ""
     return (
-        f"first_layers={x.first_layers} and last_layers={x.last_layers} leave no layers for the other stages of pp={x.pp}",
-        f"the model has {q.model.layer_count} layers; every stage needs one",
+        f"{said} leaves {layers - x.first_layers - x.last_layers} of {layers} layers for the other {middle} chunks of pp={x.pp}",
+        f"{which} may {bound}{each}; every chunk needs a layer",
     )
 
 
@@ -301,38 +351,38 @@ def _uneven(x: Layouts, q: Question) -> Mask:
 
 def _uneven_message(x: Layout, q: Question) -> tuple[str, str]:
     layers, n = q.model.layer_count, x.pp * x.vpp
-    allowed = [v for v in range(1, layers // x.pp + 1) if layers % (x.pp * v) == 0 or (layers + 2) % (x.pp * v) == 0]
+    most = (layers + 2) // x.pp
+    allowed = [1, *(v for v in range(2, most + 1) if layers % (x.pp * v) == 0 or (layers + 2) % (x.pp * v) == 0)]
     return (
         f"{layers} layers do not divide over pp={x.pp} x vpp={x.vpp} = {n} chunks, with or without embedding and head counted as layers",
-        f"with pp={x.pp}, vpp may be {_list(allowed or [1])}; megatron-core also runs uneven chunks",
+        f"with pp={x.pp}, vpp may be {_list(allowed)}; megatron-core also runs uneven chunks",
     )
 
 
 def _schedule(x: Layouts, q: Question) -> Mask:
     m = x.micro_batches(q.workload.global_batch)
-    code = SCHEDULES.index
-    interleaved = (x.schedule == code("interleaved")) | (x.schedule == code("bfs"))
-    flat = ~interleaved & ~np.isin(x.schedule, [code(s) for s in V_SHAPED])
-    broken = flat & (x.vpp > 1)
-    broken |= (x.schedule == code("interleaved")) & ((x.vpp < 2) | (x.pp < 2) | (m % np.maximum(x.pp, 1) != 0))
-    broken |= np.isin(x.schedule, [code(s) for s in V_SHAPED]) & ((x.vpp != 2) | (x.pp < 2))
-    both = np.isin(x.schedule, [code(s) for s in BOTH_WAYS])
+    interleaved, v_shaped, both = _is(x, ["interleaved"]), _is(x, V_SHAPED), _is(x, BOTH_WAYS)
+    broken = ~interleaved & ~_is(x, ["bfs"]) & ~v_shaped & (x.vpp > 1)
+    broken |= interleaved & ((x.vpp < 2) | (x.pp < 2) | (m % np.maximum(x.pp, 1) != 0))
+    broken |= v_shaped & ((x.vpp != 2) | (x.pp < 2))
     broken |= both & ((x.pp % 2 != 0) | (m % 2 != 0))
-    broken |= (both | (x.schedule == code("dualpipev"))) & (m < 2 * x.pp)
+    broken |= (both | _is(x, ["dualpipev"])) & (m < 2 * x.pp)
     return np.asarray(broken)
 
 
 def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
-    name = x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")
-    m = q.workload.global_batch // (x.dp * x.micro_batch)
-    if name == "interleaved" and x.vpp > 1 and m % x.pp:
+    name, each = _schedule_of(x), x.dp * x.micro_batch
+    m = q.workload.global_batch // each
+    if name == "interleaved" and x.vpp > 1 and x.pp > 1:
         need = f"interleaved 1F1B needs a multiple of pp={x.pp} micro-batches, at least {x.pp}; there are {m}"
-        return need, "raise the global batch, lower pp, dp or the micro-batch, or use vpp=1"
+        lower = f", or pp may be {_list(divisors(m)[1:])}" if m > 1 else ""
+        return need, f"raise the global batch to {-(-m // x.pp) * x.pp * each}{lower}, or use vpp=1"
     needs = {
         "interleaved": "vpp of 2 or more and pp of 2 or more",
         "zb-v": "vpp=2 and pp of 2 or more",
-        "dualpipev": f"vpp=2 and at least {2 * x.pp} micro-batches (there are {m})",
-        "dualpipe": f"vpp=1, an even pp, and an even number of at least {2 * x.pp} micro-batches (there are {m})",
+        "dualpipev": f"vpp=2, pp of 2 or more and at least {2 * x.pp} micro-batches: a global batch of {2 * x.pp * each} or more",
+        "dualpipe": f"vpp=1, an even pp and an even number of at least {2 * x.pp} micro-batches:"
+        f" a global batch of {2 * x.pp * each}, {(2 * x.pp + 2) * each}, ...",
     }
     need = needs.get(name, "vpp=1")
     return f"the schedule {name} does not run with pp={x.pp}, vpp={x.vpp} and {m} micro-batches", f"{name} needs {need}"
@@ -346,18 +396,19 @@ def _shard_message(x: Layout, q: Question) -> tuple[str, str]:
     return f"a shard of {x.shard} GPUs does not divide dp x cp = {x.dp * x.cp}", f"shard may be {_list(divisors(x.dp * x.cp))}"
 
 
+_RUNS: dict[Framework, tuple[Schedule, ...]] = {
+    "megatron-core": ("1f1b", "interleaved"),
+    "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
+    "deepspeed": ("1f1b",),
+}
+
+
 def _framework(x: Layouts, q: Question) -> Mask:
-    code = SCHEDULES.index
-    runs = {
-        "megatron-core": ("1f1b", "interleaved"),
-        "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
-        "deepspeed": ("1f1b",),
-    }[q.workload.framework]
-    broken = ~np.isin(x.schedule, [code(s) for s in runs])
+    broken = (x.pp > 1) & ~_is(x, _RUNS[q.workload.framework])
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
-    return broken & (x.pp > 1) | (broken & (x.cp > 1))
+    return np.asarray(broken)
 
 
 def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -366,10 +417,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
-    name = x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")
+    others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in _RUNS.items() if name != f)
     return (
-        f"{f} does not offer the pipeline schedule {name}",
-        "megatron-core: 1f1b, interleaved; torchtitan: also gpipe, bfs, zb-v, dualpipev",
+        f"{f} does not offer the pipeline schedule {_schedule_of(x)}",
+        f"schedule may be {', '.join(_RUNS[f])} ({others})",
     )
 
 
