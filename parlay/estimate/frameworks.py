@@ -245,6 +245,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
+        grouped_experts=workload.moe_grouped is not False,
     )
 
 

@@ -30,7 +30,7 @@ class Static:
 def shards_of(layouts: Layouts) -> tuple[Array, Array]:
     """Return the ranks that share one copy of dense and of expert state, as columns; ZeRO-3 may shard over fewer (HSDP)."""
     ranks = (layouts.dp * layouts.cp).astype(np.float64)
-    inner = np.where(layouts.zero >= 3, np.minimum(layouts.shard, ranks), ranks)
+    inner = np.minimum(layouts.shard, ranks)
     experts = np.maximum(layouts.edp * inner / ranks, 1.0)
     return inner[:, None], experts[:, None]
 

@@ -13,6 +13,7 @@ from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precis
 from parlay.specfile import Spec
 
 GraphModule = Literal["attention", "mamba", "mlp", "moe_router", "moe"]
+AttentionKernel = Literal["flash-2", "flash-3", "flash-4", "cudnn"]
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]  # deepep, hybridep: fused kernels, no permute of their own
 
 
@@ -43,6 +44,8 @@ class Workload(Spec):
     cuda_graphs: bool | None = None  # whole layers or the whole iteration are captured
     cuda_graph_modules: tuple[GraphModule, ...] = ()  # captured parts where whole layers are not
     moe_dispatcher: Dispatcher | None = None  # None = all-to-all
+    moe_grouped: bool | None = None  # False: a rank's experts run one after the other, not as one grouped product
+    attention_kernel: AttentionKernel | None = None  # None = what the device's profile was measured with
     fp8_attention: bool | None = None  # the attention core's products in fp8 as well
     deterministic: bool = False  # deterministic kernels and CUBLAS_WORKSPACE_CONFIG=:4096:8 (Megatron --deterministic-mode)
     compiled: bool | None = None  # torch.compile (torchtitan)

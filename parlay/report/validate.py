@@ -77,19 +77,31 @@ def _naive(v: Validation, page: Page) -> list[str]:
     return render(columns, rows, page)
 
 
+WORTH_SHOWING = 0.01  # rankings whose regret is more than this are listed one by one
+
+
 def _rankings(v: Validation, page: Page) -> list[str]:
     found = tables.rankings(v)
     if not found:
         return []
+    together = (
+        Column("layouts of one model and batch", right=False), Column("groups"), Column("layouts"), Column("median rank corr."),
+        Column("mean regret %"), Column("worst regret %"),
+    )  # fmt: skip
+    sums = [
+        [r.source, str(r.groups), f"{r.layouts:,}", f"{r.correlation:.2f}", percent(r.mean_regret), percent(r.worst_regret)]
+        for r in tables.ranked(found)
+    ]
     columns = (
-        Column("layouts of one model and batch", right=False), Column("GPUs"), Column("batch"), Column("layouts"),
-        Column("rank corr."), Column("regret %"), Column("picked", right=False, drop=1), Column("fastest", right=False, drop=2),
+        Column("regret above 1 %", right=False), Column("GPUs"), Column("batch"), Column("layouts"), Column("rank corr."),
+        Column("regret %"), Column("picked", right=False, drop=1), Column("fastest", right=False, drop=2),
     )  # fmt: skip
     rows = [
         [f"{r.source} {r.model}", f"{r.gpus:,}", f"{r.global_batch:,}", str(r.layouts), f"{r.correlation:.2f}", percent(r.regret), r.picked, r.fastest]
         for r in found
+        if r.regret > WORTH_SHOWING
     ]  # fmt: skip
-    return ["", *render(columns, rows, page)]
+    return ["", *render(together, sums, page), *(["", *render(columns, rows, page)] if rows else [])]
 
 
 def _worst(rows: Sequence[Prediction], page: Page) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlay.report.validate import MEANINGS, error_cells, percent, signed
+from parlay.report.validate import MEANINGS, WORTH_SHOWING, error_cells, percent, signed
 from parlay.units import significant
 from parlay.validation import tables
 from parlay.validation.predict import Validation
@@ -75,12 +75,20 @@ def _rankings(v: Validation) -> str:
         "Several layouts of one model, batch and GPU count. Regret is how much slower the layout that Parlay would pick was "
         "measured to be than the fastest."
     )
+    found = tables.rankings(v)
+    sums = [
+        [r.source, str(r.groups), f"{r.layouts:,}", f"{r.correlation:.2f}", percent(r.mean_regret), percent(r.worst_regret)]
+        for r in tables.ranked(found)
+    ]
+    header = ("source", "groups", "layouts", "median rank correlation", "mean regret %", "worst regret %")
     rows = [
         [r.source, r.model, f"{r.gpus:,}", f"{r.global_batch:,}", str(r.layouts), f"{r.correlation:.2f}", percent(r.regret), r.picked, r.fastest]
-        for r in tables.rankings(v)
+        for r in found
+        if r.regret > WORTH_SHOWING
     ]  # fmt: skip
-    header = ("source", "model", "GPUs", "batch", "layouts", "rank correlation", "regret %", "picked", "fastest")
-    return f"{text}\n\n{markdown_table(header, rows, left=2)}"
+    each = ("source", "model", "GPUs", "batch", "layouts", "rank correlation", "regret %", "picked", "fastest")
+    tail = f"Groups with a regret above 1 %:\n\n{markdown_table(each, rows, left=2)}" if rows else "No regret is above 1 %."
+    return f"{text}\n\n{markdown_table(header, sums)}\n\n{tail}"
 
 
 def _worst(v: Validation) -> str:

@@ -215,6 +215,8 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "cuda_graphs": graphs,
         "cuda_graph_modules": modules,
         "moe_dispatcher": words.dispatcher_of(run.setting("moe_dispatcher")),
+        "moe_grouped": False if "no grouped gemm" in run.setting("note").lower() else None,
+        "attention_kernel": words.attention_kernel_of(run.setting("attention_backend")) or _kernel_in_notes(run),
         "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
         "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
         "framework_date": date,
@@ -222,6 +224,12 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     if words.switch_of(run.setting("dp_overlap_grad")) is None and habit.overlap is not None and not note:
         said.append(f"gradient reduction {'overlapped' if habit.overlap else 'after the last backward'} (not printed)")
     return validate(Workload, fields, run.id), model
+
+
+def _kernel_in_notes(run: Run) -> str | None:
+    """Return the attention kernel that the notes name for this device ("FA3 on H200, FA4 on B200")."""
+    found = re.search(rf"\bfa([234]) on {re.escape(run.hardware.split('-')[0])}", run.notes.lower())
+    return f"flash-{found[1]}" if found else None
 
 
 def _loss_in_notes(note: str) -> str | None:

@@ -78,6 +78,8 @@ def _refusal(run: Run) -> str:
         return "the GPU count of this multi-node test is not known"
     if row.get("gbs_divides") == "False":
         return "its batch contradicts the GPU count"
+    if row.get("offload"):
+        return "activation offload by module is not modelled"
     if '"flextron"' in row.get("args_json", ""):
         return "Flextron's elastic widths are not modelled"
     return ""
@@ -111,8 +113,9 @@ def _layout(run: Run, args: dict[str, Any], degrees: dict[str, int], said: list[
     fsdp = row.get("megatron_fsdp") == "True" or row.get("torch_fsdp2") == "True"
     if row.get("cp_comm"):
         said.append("context parallelism of two levels: Ulysses over 2 ranks inside, ring outside")
-    if row.get("offload"):
-        said.append("activation offload by module not counted")
+    instances = int(args.get("num-distributed-optimizer-instances") or 1)
+    if args.get("defer-embedding-wgrad-compute"):
+        said.append("what the deferred gradient of the embedding keeps is not counted")
     moe = bool(row.get("experts"))
     fields = {
         **degrees,
@@ -121,6 +124,7 @@ def _layout(run: Run, args: dict[str, Any], degrees: dict[str, int], said: list[
         "cp_kind": "usp" if row.get("cp_comm") and degrees["cp"] > 2 else "zigzag",
         "ulysses": 2 if row.get("cp_comm") and degrees["cp"] > 2 else 1,
         "zero": 3 if fsdp and sharding != "optim" else 1 if row.get("dist_opt") == "True" else 0,
+        "shard": max(1, degrees["dp"] * degrees["cp"] // instances) if instances > 1 else None,
         "micro_batch": run.micro_batch or 1,
         "recompute": modules,
         "recompute_layers": count if "full" in modules else 0,
@@ -161,6 +165,7 @@ def _workload(run: Run, args: dict[str, Any], degrees: dict[str, int], said: lis
         "overlap_param_gather": row.get("overlap_param") == "True",
         "cuda_graphs": row.get("cuda_graph", "") not in ("", "none"),
         "gradient_accumulation_fusion": row.get("grad_fusion") == "True",
+        "moe_grouped": row.get("grouped_gemm") == "True" if row.get("experts") else None,
         "moe_dispatcher": _dispatcher(row.get("dispatcher", ""), args),
         "deterministic": row.get("deterministic") == "True",
         "framework_date": row.get("golden_date") or None,

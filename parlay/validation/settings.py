@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from parlay.layouts.vocabulary import CrossEntropy, Precision, StateDtype
-from parlay.layouts.workload import Dispatcher, GraphModule
+from parlay.layouts.workload import AttentionKernel, Dispatcher, GraphModule
 
 # Words of the sources -> recompute modules of parlay.layouts.vocabulary
 RECOMPUTED: tuple[tuple[str, str], ...] = (
@@ -132,6 +132,22 @@ def graphs_of(text: str) -> tuple[bool | None, tuple[GraphModule, ...]]:
         ("attn", "attention"), ("mamba", "mamba"), ("moe_router", "moe_router"), (":mlp", "mlp"), ("+mlp", "mlp"),
     )  # fmt: skip
     return False, tuple(dict.fromkeys(module for word, module in words if word in low))
+
+
+def attention_kernel_of(backend: str) -> AttentionKernel | None:
+    """Return the generation of the attention kernel where the source names it; PyTorch's own flash kernel is the second.
+
+    Examples
+    --------
+    >>> attention_kernel_of("torch SDPA (flash)"), attention_kernel_of("fused (Transformer Engine)"), attention_kernel_of("")
+    ('flash-2', 'cudnn', None)
+    """
+    low = backend.lower()
+    if "sdpa" in low or "flash attention (attn_impl flash" in low:
+        return "flash-2"
+    if "cudnn" in low or low.startswith("fused"):
+        return "cudnn"
+    return None
 
 
 def gradient_of(text: str) -> StateDtype | None:

@@ -40,6 +40,18 @@ class Ranking:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Ranked:
+    """The rankings of one source together."""
+
+    source: str
+    groups: int
+    layouts: int
+    correlation: float  # median
+    mean_regret: float
+    worst_regret: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Aim:
     """A group of runs that this project holds itself to."""
 
@@ -164,6 +176,8 @@ def rankings(validation: Validation) -> list[Ranking]:
     """Return, for each model, batch, GPU count and precision of a source with several layouts, how ours ranks them."""
     groups: dict[tuple[str, str, int, int, int, str, str], list[Prediction]] = {}
     for p in timed(validation):
+        if p.run.format == "megatron-ci":  # tests of features, not of layouts
+            continue
         w = p.case.workload
         batch = round(w.global_batch * p.case.scale)
         key = (p.run.source, p.case.model.id, p.case.layout.gpus, batch, w.seq_len, w.precision, p.run.hardware)
@@ -192,3 +206,21 @@ def rankings(validation: Validation) -> list[Ranking]:
             )
         )
     return sorted(found, key=lambda r: (r.source, -r.regret))
+
+
+def ranked(rankings_: Iterable[Ranking]) -> list[Ranked]:
+    """Return the rankings of each source together, sources by name."""
+    groups: dict[str, list[Ranking]] = {}
+    for one in rankings_:
+        groups.setdefault(one.source, []).append(one)
+    return [
+        Ranked(
+            source=source,
+            groups=len(members),
+            layouts=sum(r.layouts for r in members),
+            correlation=statistics.median(r.correlation for r in members),
+            mean_regret=statistics.fmean(r.regret for r in members),
+            worst_regret=max(r.regret for r in members),
+        )
+        for source, members in sorted(groups.items())
+    ]
