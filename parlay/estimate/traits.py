@@ -12,7 +12,7 @@ from typing import Literal
 from parlay.hardware.spec import Device
 from parlay.layouts.workload import Workload
 
-AttentionKernel = Literal["flash1", "flash2", "tuned"]  # tuned: FlashAttention-3, cuDNN and what followed them
+Kernel = Literal["flash1", "flash2", "tuned"]  # tuned: FlashAttention-3, cuDNN and what followed them
 
 # Bytes moved for one element by the kernels of eager PyTorch over those of one fused kernel (bf16 in and out = 4 bytes).
 # RMSNorm in fp32 steps: to fp32 (2+4), square (4+4), mean (4), scale (4+4), back (4+2), weight (2+2): 36 of 4.
@@ -34,12 +34,13 @@ FLASH2_SINCE = "2023-11-30"  # released in July 2023, in the training stacks by 
 
 # Seconds of host time from one operator of a layer to the next: Python modules, autograd, checks, the launch itself.
 # Layers of hidden 1024 on A100 under Megatron-DeepSpeed never take less than 3.4 ms (forward, recompute, backward) however
-# small their batch: vTrain's single-node runs, 12 operators a forward. Transformer Engine's modules do more a call:
-# 9 ms for a layer of Qwen3-30B-A3B at micro-batch 1 on B200 (37 operators), 13-17 ms of Moonlight on H100 (51).
-HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 88e-6, "torchtitan": 40e-6}
+# small their batch (vTrain's single-node runs): 12 operators a forward, 3.2 forwards' worth of host time. Transformer Engine's modules do more a call:
+# Qwen3 layers with experts take 9 to 16 ms at micro-batch 1 on x86 hosts of B200 and B300, Moonlight's 13 to 17 ms on H100 (36
+# to 51 operators); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
+HOST_OPERATOR_S = {"megatron-core": 140e-6, "deepspeed": 75e-6, "torchtitan": 40e-6}
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
-GRACE_FACTOR = 1.5  # Arm cores of Grace against the x86 hosts above, single thread
-TRANSFER_OPERATORS = 2.0  # host operators of one collective: the call and the wait of its stream
+GRACE_FACTOR = 2.2  # Arm cores of Grace against those x86 hosts, from the same rows
+TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,12 +81,14 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     )
 
 
-def attention_kernel(workload: Workload) -> AttentionKernel:
+def attention_kernel(workload: Workload) -> Kernel:
     """Return the attention kernel that a framework of that date calls where nothing else is said.
 
     Megatron-core calls Transformer Engine, which picks cuDNN or FlashAttention-3; torchtitan calls PyTorch's
     scaled_dot_product_attention, which is FlashAttention-2; so do DeepSpeed's models.
     """
+    if workload.attention_kernel is not None:
+        return "flash2" if workload.attention_kernel == "flash-2" else "tuned"
     date = workload.framework_date
     if date is not None and date < FLASH2_SINCE:
         return "flash1"

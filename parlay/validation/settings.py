@@ -143,7 +143,7 @@ def attention_kernel_of(backend: str) -> AttentionKernel | None:
     ('flash-2', 'cudnn', None)
     """
     low = backend.lower()
-    if "sdpa" in low or "flash attention (attn_impl flash" in low:
+    if "sdpa" in low:  # llm-foundry's "attn_impl flash" is flash-attn 1.0 before release 0.4 of November 2023: the era decides
         return "flash-2"
     if "cudnn" in low or low.startswith("fused"):
         return "cudnn"
@@ -157,8 +157,13 @@ def gradient_of(text: str) -> StateDtype | None:
     --------
     >>> gradient_of("bf16 (buffer and reduce)"), gradient_of("bf16 or fp32 reduce, by Composer version"), gradient_of("")
     ('bf16', None, None)
+    >>> gradient_of("bf16 or fp32 reduce not stated; main grads fp32")
+    'fp32'
     """
     low = text.strip().lower()
+    main = re.search(r"main grads (bf16|fp32)", low)
+    if main:
+        return "bf16" if main[1] == "bf16" else "fp32"
     if " or " in low or "unknown" in low or "otherwise" in low:
         return None
     found = re.match(r"(bf16|fp16|fp32)", low)
