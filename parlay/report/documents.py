@@ -186,8 +186,10 @@ class VerifyRow(_Document):
     status: Literal["agrees", "erratum"]
     passed: bool
     said: dict[str, Any]
+    value: dict[str, Any]
     computed: dict[str, Any]
     why: str = ""
+    problem: str = ""
 
 
 class VerifyReport(_Document):
