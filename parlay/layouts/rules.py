@@ -257,17 +257,18 @@ def _ulysses(x: Layouts, q: Question) -> Mask:
 
 
 def _ulysses_message(x: Layout, q: Question) -> tuple[str, str]:
-    degree = x.cp if x.cp_kind == "ulysses" else x.ulysses
-    name = "cp" if x.cp_kind == "ulysses" else "ulysses"
-    if x.cp_kind == "usp" and x.cp % x.ulysses:
-        return f"the inner Ulysses degree {x.ulysses} does not divide cp={x.cp}", f"ulysses may be {_list(divisors(x.cp))}"
-    tries = Layouts.grid(tp=x.tp, cp=divisors(max(q.heads)), ulysses=divisors(max(q.heads)), cp_kind=CP_KINDS.index("ulysses"))
-    allowed = [int(d) for d in tries.cp[~_ulysses(tries, q)]]
-    if name == "ulysses":
-        allowed = [d for d in allowed if x.cp % d == 0]
+    inside = x.cp_kind == "usp"
+    degree, name = (x.ulysses, "ulysses") if inside else (x.cp, "cp")
+    tries = np.asarray(divisors(x.cp if inside else max(q.heads), most=1 << 10))
+    broken = _ulysses(Layouts.grid(tp=x.tp, cp=tries, cp_kind=CP_KINDS.index("ulysses")), q)
+    allowed = [int(d) for d in tries[~broken]]
+    hint = f"with tp={x.tp}, {name} may be {_list(allowed)}"
+    if inside and x.cp % degree:
+        return f"the inner Ulysses degree {degree} does not divide cp={x.cp}", hint
+    heads, kv = _list(list(q.heads)), _list(list(q.kv_heads))
     return (
-        f"Ulysses over {degree} ranks and tp={x.tp} cannot share {_list(list(q.heads))} query heads and {_list(list(q.kv_heads))} K/V heads",
-        f"with tp={x.tp}, {name} may be {_list(allowed)}; beyond that use a ring, or usp with a smaller inner degree",
+        f"Ulysses over {degree} ranks and tp={x.tp} cannot share {heads} query heads and {kv} K/V heads",
+        f"{hint}; beyond that use a ring, or usp with a smaller inner degree",
     )
 
 
@@ -332,12 +333,13 @@ def _ends_message(x: Layout, q: Question) -> tuple[str, str]:
     middle = (x.pp - 1 - both) * x.vpp
     most = layers - middle
     which = "first_layers + last_layers" if both else "first_layers" if x.first_layers else "last_layers"
-    bound = f"be {most}" if not middle else f"be {(1 + both) * x.vpp} to {most}"
+    least = (1 + both) * x.vpp
     each = f", {x.vpp} or more each" if both and x.vpp > 1 else ""
-    return (
-        f"{said} leaves {layers - x.first_layers - x.last_layers} of {layers} layers for the other {middle} chunks of pp={x.pp}",
-        f"{which} may {bound}{each}; every chunk needs a layer",
-    )
+    hint = f"{which} may be {least if middle else most}{f' to {most}' if middle else ''}{each}; every chunk needs a layer"
+    if most < least:
+        hint = f"with explicit ends pp x vpp may be up to {layers}: every chunk needs a layer"
+    left = layers - x.first_layers - x.last_layers
+    return f"{said} leaves {left} of {layers} layers for the other {middle} chunks of pp={x.pp}", hint
 
 
 def _uneven(x: Layouts, q: Question) -> Mask:
