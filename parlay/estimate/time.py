@@ -82,7 +82,9 @@ class StepTime:
             value = spent("exposed_forward", axis) + spent("exposed_backward", axis)
             exposed.append(Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", source=source))
         sends = self.sends[rows, self.slowest] * m
-        exposed.append(Term("step.exposed.pp", "pipeline sends", sends, "s", "collectives.send_recv_s", source=self.send_source))
+        exposed.append(
+            Term("step.exposed.pp", "pipeline sends", sends, "s", "collectives_time.send_recv_s", source=self.send_source)
+        )
         exposed += list(self.data.terms)
         parts = (
             total("step.compute", "compute", tuple(compute), unit="s"),
