@@ -116,7 +116,7 @@ def zb_h1_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
 
     Weight gradients fill part of the drain without holding more activations than 1F1B:
 
-    $$ t_\mathrm{idle} = (p - 1)\max(f + B - 2w, 0) $$
+    $$ t_\mathrm{idle} = (p - 1)\max(f + \max(b - w, 0),\ b), \qquad b = B - w $$
 
     Parameters
     ----------
@@ -141,7 +141,8 @@ def zb_h1_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
 
     Notes
     -----
-    Equal stages, free transfers, m >= p.
+    Equal stages, free transfers, m >= p. The paper prints (p - 1)(f + B - 2w), which is this where w <= b and w <= f; the
+    general form is what the exact timeline gives.
 
     Examples
     --------
@@ -160,7 +161,7 @@ def zb_h1_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
     f = _check.real("forward_s", forward_s, low=0)
     B = _check.real("backward_s", backward_s, low=0)
     w = _check.real("weight_s", weight_s, low=0)
-    return (p - 1) * np.maximum(f + B - 2 * w, 0.0)
+    return (p - 1) * np.maximum(f + np.maximum(B - 2 * w, 0.0), B - w)
 
 
 def zb_h2_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike, weight_s: ArrayLike) -> Real:
@@ -168,7 +169,7 @@ def zb_h2_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
 
     With almost twice the activations the fill is covered as well:
 
-    $$ t_\mathrm{idle} = (p - 1)\max(f + B - 3w, 0) $$
+    $$ t_\mathrm{idle} = (p - 1)\max(f + b - 2w,\ b - f,\ 0), \qquad b = B - w $$
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def zb_h2_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
     Returns
     -------
     float or ndarray
-        Idle time of each stage. [s]
+        Idle time of each stage between its first and its last operation. [s]
 
     Raises
     ------
@@ -193,7 +194,9 @@ def zb_h2_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
 
     Notes
     -----
-    Equal stages, free transfers, m >= 2p - 1, and no optimizer synchronisation (the paper validates it afterwards).
+    Equal stages, free transfers, m >= 2p - 1, and no optimizer synchronisation (the paper validates it afterwards): the
+    stages start and end their steps one forward apart, and that skew of (p - 1) f is no idle time where the next step follows. The paper prints (p - 1)(f + b - 2w), which is this
+    where w <= f.
 
     Examples
     --------
@@ -210,7 +213,7 @@ def zb_h2_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLik
     f = _check.real("forward_s", forward_s, low=0)
     B = _check.real("backward_s", backward_s, low=0)
     w = _check.real("weight_s", weight_s, low=0)
-    return (p - 1) * np.maximum(f + B - 3 * w, 0.0)
+    return (p - 1) * np.maximum(np.maximum(f + B - 3 * w, B - w - f), 0.0)
 
 
 def dualpipe_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike, weight_s: ArrayLike) -> Real:
@@ -218,7 +221,7 @@ def dualpipe_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: Array
 
     Micro-batches enter from both ends and a forward overlaps a backward, which together take f + B:
 
-    $$ t_\mathrm{idle} = (p/2 - 1)\max(2B + f - 3w, 0) $$
+    $$ t_\mathrm{idle} = (p/2 - 1)\max(f + 2b - w,\ 2f + \max(b - w, 0)), \qquad b = B - w $$
 
     Parameters
     ----------
@@ -243,7 +246,9 @@ def dualpipe_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: Array
 
     Notes
     -----
-    Equal stages, an even p, at least 2p micro-batches; the overlapped pair is taken at f + B, its compute.
+    Equal stages, an even p, at least 2p micro-batches; the overlapped pair is taken at f + B, its compute. The
+    README prints (p/2 - 1)(f&B + B - 3w), which is this where f = b >= w. Exact for f >= b; with a shorter forward it is
+    off by about one forward, and parlay.schedules has the exact time.
 
     Examples
     --------
@@ -260,7 +265,8 @@ def dualpipe_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: Array
     f = _check.real("forward_s", forward_s, low=0)
     B = _check.real("backward_s", backward_s, low=0)
     w = _check.real("weight_s", weight_s, low=0)
-    return np.maximum(p / 2 - 1, 0.0) * np.maximum(2 * B + f - 3 * w, 0.0)
+    paired = np.maximum(2 * B + f - 3 * w, 2 * f + np.maximum(B - 2 * w, 0.0))
+    return np.maximum(p / 2 - 1, 0.0) * np.maximum(paired, 0.0)
 
 
 def one_f_one_b_in_flight(stages: ArrayLike, stage: ArrayLike, micro_batches: ArrayLike) -> Real:
@@ -558,7 +564,7 @@ def zb_v_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike
     Returns
     -------
     float or ndarray
-        Idle time of each stage. [s]
+        Idle time of each stage between its first and its last operation. [s]
 
     Raises
     ------
@@ -567,7 +573,7 @@ def zb_v_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike
 
     Notes
     -----
-    Exact for f = B - w = w; a lower bound otherwise, see parlay.schedules for the exact time.
+    Exact for f = B - w = w and m >= 2p - 1; a lower bound otherwise, see parlay.schedules for the exact time.
 
     Examples
     --------
