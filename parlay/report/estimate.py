@@ -8,7 +8,7 @@ from parlay.estimate.terms import Term
 from parlay.report.layout import options
 from parlay.report.question import question_lines
 from parlay.report.sources import accuracy_lines, assumption_lines
-from parlay.report.table import Column, Page, render, wrap
+from parlay.report.table import Column, Page, apportion, render, wrap
 from parlay.units import GIB, show_bytes, show_count, show_seconds, significant
 
 
@@ -23,7 +23,7 @@ def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -
     )
     run = run_length(e, gpu_hour_usd)
     if run.run_s and run.gpu_hours:
-        cost = f", {show_count(run.cost_usd)} USD" if run.cost_usd else ""
+        cost = f", {show_count(run.cost_usd)} USD at {gpu_hour_usd} USD a GPU-hour" if run.cost_usd else ""
         tokens = show_count(e.workload.total_tokens or 0)
         out += wrap(f"{tokens} tokens take {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}", page)
     out += ["", *_stages(e, page), "", *_tree(e.memory[e.worst_stage], f"memory of stage {e.worst_stage}", "GiB", GIB, page)]
@@ -41,7 +41,8 @@ def _stages(e: Estimate, page: Page) -> list[str]:
     spans: list[list[int]] = []
     for stage, tree in enumerate(e.memory):
         by_label = {t.label: t.value for t in tree.parts}
-        cells = [*(f"{by_label.get(n, 0.0) / GIB:.2f}" for n in names), f"{tree.value / GIB:.2f}"]
+        shown = apportion([by_label.get(n, 0.0) / GIB for n in names], tree.value / GIB, 0.01)
+        cells = [*(f"{x:.2f}" for x in shown), f"{tree.value / GIB:.2f}"]
         if rows and rows[-1][1:] == cells:
             spans[-1][1] = stage
             rows[-1][0] = f"{spans[-1][0]}-{stage}"
@@ -55,15 +56,15 @@ def _tree(term: Term, title: str, unit: str, scale: float, page: Page) -> list[s
     """Return a tree as an indented table; zero terms are left out, so the rows shown sum to their parent."""
     rows: list[list[str]] = []
 
-    def walk(t: Term, depth: int) -> None:
+    def walk(t: Term, depth: int, shown: float) -> None:
         if t.value == 0 and depth:
             return
         share = f"{t.value / term.value:.1%}" if term.value else ""
-        rows.append(["  " * depth + t.label, f"{t.value / scale:,.2f}", share, "" if t.parts else t.source])
-        for part in t.parts:
-            walk(part, depth + 1)
+        rows.append(["  " * depth + t.label, f"{shown:,.2f}", share, "" if t.parts else t.source])
+        for part, figure in zip(t.parts, apportion([p.value / scale for p in t.parts], shown, 0.01), strict=True):
+            walk(part, depth + 1, figure)
 
-    walk(term, 0)
+    walk(term, 0, round(term.value / scale, 2))
     columns = [Column(title, right=False), Column(unit), Column("share", drop=2), Column("source", right=False, drop=1)]
     return render(columns, rows, page)
 

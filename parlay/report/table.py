@@ -1,20 +1,24 @@
-"""Plain tables that fit a terminal: whole columns are left out when space is short, cells are never cut."""
+"""Plain tables that fit a terminal: headers and texts are broken, whole columns are left out, cells are never cut."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Sequence
 
 GAP = "  "
+LEAST_TEXT = 24  # characters; a narrower column of text is left out rather than broken into crumbs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its header (unit included), alignment, and how early it is left out (0 = never)."""
+    """A column: its header (unit included), alignment, how early it is left out (0 = never), whether its text may be broken."""
 
     header: str
     right: bool = True
     drop: int = 0
+    text: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,40 +38,95 @@ class Page:
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[str]], page: Page, *, indent: str = "") -> list[str]:
-    """Return the lines of a table; columns with the highest `drop` go first when the page is too narrow."""
+    """Return the lines of a table that fits the page.
+
+    Where it is too wide, headers are broken at spaces first, then the columns with the highest `drop` are left out, then
+    texts are broken into lines. A page without a width gets one line a row.
+    """
+    widths, shown = _fitted(columns, rows, page, len(indent))
+
+    def lines(cells: Sequence[str]) -> list[str]:
+        parts = {i: broken(cells[i], widths[i]) for i in shown}
+        depth = max([1, *(len(p) for p in parts.values())])
+        out = []
+        for k in range(depth):
+            texts = [(parts[i][k] if k < len(parts[i]) else "", columns[i].right, widths[i]) for i in shown]
+            out.append((indent + GAP.join(t.rjust(w) if right else t.ljust(w) for t, right, w in texts)).rstrip())
+        return out
+
+    out = [page.bold(line) for line in lines([c.header for c in columns])]
+    for row in rows:
+        out += lines(row)
+    left_out = [columns[i].header for i in range(len(columns)) if i not in shown]
+    if left_out:
+        out += [page.dim(line) for line in wrap(f"(left out for width: {', '.join(left_out)})", page, indent=indent)]
+    return out
+
+
+def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], page: Page, used: int) -> tuple[list[int], list[int]]:
+    """Return the width of every column and the columns that are shown."""
+    cells = [max([0, *(len(r[i]) for r in rows)]) for i in range(len(columns))]
+    widths = [max(len(c.header), w) for c, w in zip(columns, cells, strict=True)]
     shown = list(range(len(columns)))
-    widths = [max([len(c.header), *(len(r[i]) for r in rows)]) for i, c in enumerate(columns)]
+    if page.width is None:
+        return widths, shown
+    room = page.width - used
 
-    def total(kept: list[int]) -> int:
-        return len(indent) + sum(widths[i] for i in kept) + len(GAP) * (len(kept) - 1)
+    def total(w: Sequence[int]) -> int:
+        return sum(w[i] for i in shown) + len(GAP) * (len(shown) - 1)
 
-    while page.width is not None and total(shown) > page.width:
+    if total(widths) <= room:
+        return widths, shown
+    widths = [max(_longest_word(c.header), w) for c, w in zip(columns, cells, strict=True)]
+    least = [min(w, LEAST_TEXT) if c.text else w for c, w in zip(columns, widths, strict=True)]
+    while total(least) > room:
         droppable = [i for i in shown if columns[i].drop]
         if not droppable:
             break
         shown.remove(max(droppable, key=lambda i: (columns[i].drop, i)))
-
-    def line(cells: Sequence[str]) -> str:
-        parts = [cells[i].rjust(widths[i]) if columns[i].right else cells[i].ljust(widths[i]) for i in shown]
-        return (indent + GAP.join(parts)).rstrip()
-
-    head = line([c.header for c in columns])
-    out = [page.bold(head), *(line(row) for row in rows)]
-    left_out = [columns[i].header for i in range(len(columns)) if i not in shown]
-    if left_out:
-        out.append(page.dim(f"{indent}(left out for width: {', '.join(left_out)})"))
-    return out
+    while total(widths) > room:  # take from the widest text; from any left-aligned column where there is no text left
+        able = [i for i in shown if columns[i].text and widths[i] > LEAST_TEXT]
+        able = able or [i for i in shown if not columns[i].right and widths[i] > LEAST_TEXT]
+        if not able:
+            break
+        widest = max(able, key=lambda i: widths[i])
+        widths[widest] = max(LEAST_TEXT, widths[widest] - (total(widths) - room))
+    return widths, shown
 
 
-def wrap(text: str, page: Page, *, indent: str = "", hang: str = "") -> list[str]:
-    """Return `text` broken at spaces to the page's width; unlimited pages keep one line."""
+def _longest_word(text: str) -> int:
+    return max([0, *(len(word) for word in text.split())])
+
+
+def broken(text: str, width: int) -> list[str]:
+    """Return `text` in lines of at most `width`, broken at spaces, or inside a word after a sign where it is too long.
+
+    >>> broken("a/long_name and more", 8)
+    ['a/long_', 'name and', 'more']
+    """
+    if len(text) <= width:
+        return [text]
+    out, current = [], ""
+    for piece in re.findall(r"\s+|[^\s/_+.,=-]*[/_+.,=-]|[^\s/_+.,=-]+", text):
+        if len(current) + len(piece.rstrip()) > width and current.strip():
+            out.append(current.rstrip())
+            current = ""
+        current += piece if current or not out else piece.lstrip()
+        while len(current.rstrip()) > width:
+            out.append(current[:width])
+            current = current[width:]
+    return [*out, current.rstrip()] if current.strip() else out
+
+
+def wrap(text: str, page: Page, *, indent: str = "", hang: str = "", end: str = "") -> list[str]:
+    """Return `text` broken at spaces to the page's width, `end` behind every line but the last; unlimited pages keep one line."""
     if page.width is None:
         return [indent + text]
     lines, current = [], indent
     for word in text.split():
         space = "" if current in (indent, indent + hang) else " "
-        if len(current) + len(space) + len(word) > page.width and current.strip():
-            lines.append(current)
+        if len(current) + len(space) + len(word) + len(end) > page.width and current.strip():
+            lines.append(current + end)
             current, space = indent + hang, ""
         current += space + word
     return [*lines, current] if current.strip() else lines
@@ -83,3 +142,23 @@ def fields(pairs: Sequence[tuple[str, str]], page: Page, *, indent: str = "") ->
             label = name.ljust(width) if i == 0 else " " * width
             out.append(f"{indent}{page.bold(label) if i == 0 else label}{text}".rstrip())
     return out
+
+
+def apportion(values: Sequence[float], whole: float, step: float) -> list[float]:
+    """Return `values` rounded to multiples of `step` so that they sum to `whole` rounded alike: rows shown add up.
+
+    The values with the largest remainders are rounded up, as many as the sum needs.
+
+    Examples
+    --------
+    >>> apportion([1.004, 1.004, 1.004], 3.012, 0.01)
+    [1.01, 1.0, 1.0]
+    """
+    units = [value / step for value in values]
+    floors = [math.floor(u) for u in units]
+    missing = round(whole / step) - sum(floors)
+    order = sorted(range(len(units)), key=lambda i: floors[i] - units[i])
+    for i in order[: max(missing, 0)]:
+        floors[i] += 1
+    digits = max(0, -math.floor(math.log10(step)))
+    return [round(f * step, digits) for f in floors]
