@@ -153,7 +153,7 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
         overlap = "tp-comm-overlap" in note or "async tp" in note
     ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"]) or (0, 0)
     share = words.offloaded_share(run.setting("offload"), model.layer_count)
-    shard = zero[1]
+    shard = zero[1] or (words.zero_of(run.columns.get("fsdp_or_zero", "")) or (0, None, None))[1]
     ranks = degrees["dp"] * degrees["cp"]
     fields = {
         **degrees,
@@ -190,8 +190,10 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     if run.seq_len is None:
         raise _Refused("the sequence length is not printed")
     model, multiple = _as_trained(run, model, said)
-    gradient = words.gradient_of(run.setting("grad_dtype")) or habit.gradient
-    master, moment = words.states_of(run.setting("optimizer_state_dtypes"), precision)
+    states = run.setting("optimizer_state_dtypes")
+    main = words.gradient_of(states) if "main grads" in states else None
+    gradient = main or words.gradient_of(run.setting("grad_dtype")) or habit.gradient
+    master, moment = words.states_of(states, precision)
     graphs, modules = words.graphs_of(run.setting("cuda_graph"))
     note = run.setting("overlap_notes").lower()
     routing = run.setting("moe_routing") or run.notes
@@ -215,7 +217,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "cuda_graphs": graphs,
         "cuda_graph_modules": modules,
         "moe_dispatcher": words.dispatcher_of(run.setting("moe_dispatcher")),
-        "moe_grouped": False if "no grouped gemm" in run.setting("note").lower() else None,
+        "moe_grouped": False if "grouped gemm off" in run.setting("note").lower() else None,
         "attention_kernel": words.attention_kernel_of(run.setting("attention_backend")) or _kernel_in_notes(run),
         "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
         "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
