@@ -127,6 +127,6 @@ def captured(p: Pricer, o: Operator) -> bool:
     for module in p.workload.cuda_graph_modules:
         if o.group in CAPTURED.get(module, ()) or (module == "moe_router" and o.name.startswith("router")):
             return True
-        if module == "attention" and o.name in ("norm", "residual", "rotary", "q/k norm"):
+        if module in ("attention", "mamba") and o.name in ("norm", "residual", "rotary", "q/k norm", "convolution", "gated norm"):
             return True
     return False

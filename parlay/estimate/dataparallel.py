@@ -70,9 +70,9 @@ def data_parallel(
     gather = np.where(sharded, there.gather, here.gather)
     terms = (
         Term(
-            "step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collectives_time.reduce_scatter_s", source=here.source
+            "step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=here.source
         ),
-        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collectives_time.all_gather_s", source=here.source),
+        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=here.source),
     )
     optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
     return DataParallel(reduce + gather, np.where(sharded, there.hidden, here.hidden), terms, optimizer)

@@ -32,6 +32,7 @@ from parlay.rates.interface import Rates, Stream
 Array = NDArray[np.float64]
 
 FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # precision -> matmul dtype
+HOST_WAIT_OPERATORS = 8.0  # host operators whose time one wait for the device costs a layer: the queue must fill again
 ELEMENT = 2.0  # bytes of an activation in bf16 or fp16
 
 
@@ -386,8 +387,15 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     ]
     if m.latent_width:
         found.append(p.gemm("latent down-projection", "experts", n, inner, h, moe))
+    flex = p.workload.moe_dispatcher in ("deepep", "hybridep")
+    # Fused dispatchers permute inside their own kernels. The all-to-all one waits for the router's counts on the host
+    # (token_dispatcher.py:425-440), which drains the queue of launched kernels once a layer.
+    calls = 1.0 if flex else 4.0
+    wait = 0.0 if flex or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
     found += [
-        p.stream("permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
+        p.stream(
+            "permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=calls + wait
+        ),
         *p.casts("expert input", rows * inner, moe, gradient=rows * branches * width),
         p.grouped("expert up-projection", rows, held, branches * width, inner, moe),
         p.stream(
@@ -395,7 +403,7 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
         ),
         *p.casts("expert hidden", rows * width, moe, gradient=rows * inner),
         p.grouped("expert down-projection", rows, held, inner, width, moe),
-        p.stream("unpermute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=4.0),
+        p.stream("unpermute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=calls),
     ]
     if m.latent_width:
         found.append(p.gemm("latent up-projection", "experts", n, h, inner, moe))

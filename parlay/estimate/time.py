@@ -83,7 +83,7 @@ class StepTime:
             exposed.append(Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", source=source))
         sends = self.sends[rows, self.slowest] * m
         exposed.append(
-            Term("step.exposed.pp", "pipeline sends", sends, "s", "collectives_time.send_recv_s", source=self.send_source)
+            Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
         )
         exposed += list(self.data.terms)
         parts = (
