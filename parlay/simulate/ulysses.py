@@ -96,9 +96,9 @@ def plan(
 
 def ulysses_attention(world: World, q: Sequence[Array], k: Sequence[Array], v: Sequence[Array], by: Plan) -> UlyssesForward:
     """Return the attention of every rank's queries over all keys: to heads, a ring over the groups, back to tokens."""
-    q_heads = _to_heads(world, q, by, by.query_heads, QUERIES)
-    k_heads = _to_heads(world, k, by, by.kv_heads, KEYS_VALUES)
-    v_heads = _to_heads(world, v, by, by.kv_heads, KEYS_VALUES)
+    q_heads = to_heads(world, q, by, by.query_heads, QUERIES)
+    k_heads = to_heads(world, k, by, by.kv_heads, KEYS_VALUES)
+    v_heads = to_heads(world, v, by, by.kv_heads, KEYS_VALUES)
     queries, rings = [], []
     for u, ranks in enumerate(by.rings()):
         mine_q, mine_k, mine_v = ([array[rank] for rank in ranks] for array in (q_heads, k_heads, v_heads))
@@ -107,14 +107,14 @@ def ulysses_attention(world: World, q: Sequence[Array], k: Sequence[Array], v: S
         at = by.group_positions()
         rings.append(ring_attention(world, mine_q, mine_k, mine_v, at, causal=by.causal, kv_of_head=local, ranks=ranks))
     outputs = _by_rank(by, [[part.output for part in each.results] for each in rings])
-    return UlyssesForward(_to_tokens(world, outputs, by, by.query_heads, OUTPUT), queries, rings)
+    return UlyssesForward(to_tokens(world, outputs, by, by.query_heads, OUTPUT), queries, rings)
 
 
 def ulysses_attention_backward(
     world: World, forward: UlyssesForward, d_output: Sequence[Array], by: Plan, kv_heads: int
 ) -> tuple[list[Array], list[Array], list[Array]]:
     """Return the gradients of q, k and v on the ranks that own the tokens."""
-    d_heads = _to_heads(world, d_output, by, by.query_heads, D_OUTPUT)
+    d_heads = to_heads(world, d_output, by, by.query_heads, D_OUTPUT)
     parts: list[tuple[list[Array], list[Array], list[Array]]] = []
     for u, ranks in enumerate(by.rings()):
         local = _local_kv(by, u, len(d_output[0]), kv_heads)
@@ -127,9 +127,9 @@ def ulysses_attention_backward(
         )
     d_q, d_k, d_v = (_by_rank(by, [part[which] for part in parts]) for which in range(3))
     return (
-        _to_tokens(world, d_q, by, by.query_heads, D_QUERIES),
-        _to_tokens(world, d_k, by, by.kv_heads, D_KEYS_VALUES),
-        _to_tokens(world, d_v, by, by.kv_heads, D_KEYS_VALUES),
+        to_tokens(world, d_q, by, by.query_heads, D_QUERIES),
+        to_tokens(world, d_k, by, by.kv_heads, D_KEYS_VALUES),
+        to_tokens(world, d_v, by, by.kv_heads, D_KEYS_VALUES),
     )
 
 
@@ -141,7 +141,7 @@ def _by_rank(by: Plan, by_ring: Sequence[Sequence[Array]]) -> list[Array]:
     return [by_ring[rank % by.ulysses][rank // by.ulysses] for rank in range(by.ulysses * by.ring)]
 
 
-def _to_heads(world: World, shards: Sequence[Array], by: Plan, head_sets: Sequence[Heads], operation: str) -> list[Array]:
+def to_heads(world: World, shards: Sequence[Array], by: Plan, head_sets: Sequence[Heads], operation: str) -> list[Array]:
     """Return per rank all tokens of its group for its own heads."""
     out: list[Array] = []
     for group in by.groups():
@@ -150,7 +150,7 @@ def _to_heads(world: World, shards: Sequence[Array], by: Plan, head_sets: Sequen
     return out
 
 
-def _to_tokens(world: World, shards: Sequence[Array], by: Plan, head_sets: Sequence[Heads], operation: str) -> list[Array]:
+def to_tokens(world: World, shards: Sequence[Array], by: Plan, head_sets: Sequence[Heads], operation: str) -> list[Array]:
     """Return per rank its own tokens for all heads; what several ranks send for one head is summed."""
     out: list[Array] = []
     total = int(max(mine.max() for mine in head_sets)) + 1
