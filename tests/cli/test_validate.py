@@ -1,0 +1,52 @@
+"""`parlay validate` from the outside."""
+
+import json
+
+from parlay.cli.main import main
+
+HEADER = "id,framework,model,hardware,num_gpus,precision,seq_len,micro_batch,global_batch,tp,pp,dp,step_time_s\n"
+ROW = "a-1,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,128,1,1,8,12.5\n"
+
+
+def test_a_filter_and_json(capsys):
+    assert main(["validate", "--where", "source=korthikanti", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["runs"] == 6
+    assert not err
+
+
+def test_text(capsys):
+    assert main(["validate", "--where", "source=korthikanti", "--worst", "2"]) == 0
+    out, _ = capsys.readouterr()
+    assert "step time by source" in out
+    assert out.count("korthikanti-0") == 2
+    assert "\x1b" not in out
+
+
+def test_own_files(capsys, tmp_path):
+    (tmp_path / "r.csv").write_text(HEADER + ROW)
+    (tmp_path / "s.csv").write_text("id,recompute\na-1,full\n")
+    times = []
+    for extra in ([], ["--settings", str(tmp_path / "s.csv")]):
+        assert main(["validate", "--runs", str(tmp_path / "r.csv"), "--json", *extra]) == 0
+        times.append(json.loads(capsys.readouterr().out)["predictions"][0]["predicted_s"])
+    assert times[1] > 1.2 * times[0]  # a third more FLOPs
+
+
+def test_asked_wrongly(capsys, tmp_path):
+    (tmp_path / "r.csv").write_text(HEADER + ROW)
+    (tmp_path / "bad.csv").write_text(HEADER.replace("precision", "colour") + ROW)
+    for arguments, message in (
+        (["--where", "hardwear=h100-sxm"], "unknown column 'hardwear'"),
+        (["--where", "tier="], "ends where a value should stand"),
+        (["--where", "tier=Z"], "keeps no run"),
+        (["--runs", str(tmp_path / "none.csv")], "no such file"),
+        (["--runs", str(tmp_path / "bad.csv")], "has no column 'precision'"),
+        (["--settings", str(tmp_path / "r.csv")], "needs --runs"),
+        (["--worst", "-1"], "worst"),
+    ):
+        assert main(["validate", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert not out
+        assert message in err
+        assert err.startswith("error: ")

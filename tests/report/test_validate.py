@@ -1,0 +1,74 @@
+"""Text, document and page of a validation."""
+
+import json
+
+import pytest
+
+from parlay.report.table import Page
+from parlay.report.validate import validation_document, validation_lines
+from parlay.report.validate_page import markdown_table, validation_page
+from parlay.validation.predict import validate_runs
+from parlay.validation.runs import packaged_runs
+
+
+@pytest.fixture(scope="module")
+def some():
+    return validate_runs(packaged_runs(), where="source=simumax or source=korthikanti or source=vtrain-multi-node or source~lora")
+
+
+def test_text_has_every_table(some):
+    text = "\n".join(validation_lines(some, Page(), worst=3))
+    assert text.startswith("runs 118: 106 predicted (106 with a measured speed, 54 memory figures), 12 not")
+    for title in (
+        "step time by source",
+        "step time by parallelism",
+        "memory by source and meaning",
+        "worst runs",
+        "not predicted, because",
+    ):
+        assert title in text
+    assert "LoRA" in text
+    assert "nan" not in text.lower()
+
+
+def test_a_narrow_page_cuts_no_cell(some):
+    lines = validation_lines(some, Page(100), worst=3)
+    assert any("left out for width" in line for line in lines)
+    assert not any(line.rstrip().endswith("…") for line in lines)
+
+
+def test_without_the_worst_rows(some):
+    assert "worst runs" not in "\n".join(validation_lines(some, Page(), worst=0))
+
+
+def test_document(some):
+    document = json.loads(json.dumps(validation_document(some, worst=2), allow_nan=False))
+    assert (document["schema_name"], document["schema_version"]) == ("parlay/validate", 1)
+    assert (document["runs"], document["predicted"]) == (118, 106)
+    assert len(document["predictions"]) == 106
+    assert len(document["worst"]) == 2
+    one = document["predictions"][0]
+    assert one["error"] == pytest.approx(one["predicted_s"] / one["measured_s"] - 1)
+    assert {u["reason"] for u in document["unpredicted"]} == {"LoRA: frozen weights with adapters are not modelled"}
+    assert {a["group"] for a in document["aims"]} >= {"SimuMax, B200", "Korthikanti et al."}
+
+
+def test_page_is_markdown_with_whole_tables(some):
+    page = validation_page(some)
+    assert page.startswith("# Validation\n")
+    assert page.endswith("\n")
+    for block in page.split("\n\n"):
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in rows}) <= 1
+    assert "naive" in page
+
+
+def test_markdown_escapes_bars():
+    assert markdown_table(("a", "b"), [["x|y", "1"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |"
+
+
+def test_nothing_predicted_still_prints():
+    none = validate_runs(packaged_runs(), where="source~lora")
+    assert "\n".join(validation_lines(none, Page(), worst=20)).startswith("runs 12: 0 predicted")
+    assert validation_document(none, worst=5)["step_time"]["tier"] == []
+    assert "Every run is predicted" not in validation_page(none)

@@ -1,0 +1,127 @@
+"""The whole pass: nothing is lost, grouping does not change a number, and the tables hold together."""
+
+import math
+import time
+
+import pytest
+
+from parlay.estimate.estimate import price
+from parlay.layouts.layout import Layouts
+from parlay.validation import tables
+from parlay.validation.clusters import rates_named
+from parlay.validation.mapping import map_run
+from parlay.validation.predict import validate_runs
+from parlay.validation.runs import packaged_runs, read_runs
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return packaged_runs()
+
+
+@pytest.fixture(scope="module")
+def everything(runs):
+    started = time.perf_counter()
+    found = validate_runs(runs)
+    return found, time.perf_counter() - started
+
+
+def test_every_run_is_predicted_or_has_a_reason(runs, everything):
+    found, _ = everything
+    assert found.count == len(runs)
+    ids = {p.run.id for p in found.predictions} | {u.run.id for u in found.unpredicted}
+    assert ids == {run.id for run in runs}
+    assert all(u.reason for u in found.unpredicted)
+
+
+def test_all_shipped_runs_take_less_than_20_seconds(everything):
+    assert everything[1] < 20
+
+
+def test_predictions_are_finite_and_explained(everything):
+    for p in everything[0].predictions:
+        assert math.isfinite(p.predicted_s)
+        assert p.predicted_s > 0
+        assert sum(seconds for _, seconds in p.terms) * p.case.scale == pytest.approx(p.predicted_s, rel=1e-6)
+        assert p.terms[0][0] in p.dominant
+
+
+def test_at_least_95_percent_of_tiers_a_and_b_are_predicted(everything):
+    assert tables.share_predicted(everything[0], ("A", "B")) >= 0.95
+
+
+@pytest.mark.parametrize("name", ["vtrain-multi-node-020", "simumax-027", "bridge-2606-005", "titan-008"])
+def test_grouping_changes_no_number(runs, everything, name):
+    run = next(run for run in runs if run.id == name)
+    case = map_run(run)
+    alone = price(case.model, case.cluster, case.workload, Layouts.of(case.layout), rates_named(case.cluster.id), every=True)
+    together = next(p for p in everything[0].predictions if p.run.id == name)
+    assert together.predicted_s == pytest.approx(float(alone.time.step[0]) * case.scale, rel=1e-9)
+
+
+def test_memory_has_the_sources_meaning(everything):
+    by_id = {p.run.id: p for p in everything[0].predictions}
+    simumax = by_id["simumax-005"].memory
+    assert [m.measured.meaning for m in simumax] == ["allocated", "reserved"]
+    assert simumax[0].predicted_bytes < simumax[1].predicted_bytes
+    assert abs(simumax[0].error) < 0.03
+
+
+def test_last_rank_is_the_last_stage(runs):
+    run = next(run for run in runs if run.id == "gpt3_mcore_te_tp1_pp4_vp1_1node/dev_dgx_gb200")
+    case = map_run(run)
+    held = price(
+        case.model, case.cluster, case.workload, Layouts.of(case.layout), rates_named(case.cluster.id), every=True
+    ).memory
+    (found,) = validate_runs([run]).predictions
+    peak = next(m for m in found.memory if m.measured.meaning == "allocated")
+    assert peak.predicted_bytes == held.allocated[0, 3]
+    assert peak.measured.rank == "last"
+
+
+def test_tables_add_up(everything):
+    found, _ = everything
+    timed = tables.timed(found)
+    for key in tables.BREAKDOWNS.values():
+        assert sum(e.count for e in tables.by(timed, key)) == len(timed)
+    assert sum(e.count for e in tables.memory_errors(found)) == len(tables.memory_rows(found))
+    assert sum(count for _, count, _ in tables.reasons(found)) == len(found.unpredicted)
+    assert [abs(p.error) for p in tables.worst(found, 5)] == sorted((abs(p.error) for p in timed), reverse=True)[:5]
+
+
+def test_rankings_are_of_one_model_and_batch(everything):
+    found = tables.rankings(everything[0])
+    multi = [r for r in found if r.source == "vtrain-multi-node"]
+    assert [(r.model, r.gpus, r.global_batch, r.layouts) for r in sorted(multi, key=lambda r: r.gpus)] == [
+        ("gpt-30x3072", 64, 512, 26),
+        ("gpt-48x8192", 512, 1536, 47),
+    ]
+    assert all(r.layouts >= 3 and -1 <= r.correlation <= 1 and r.regret >= 0 for r in found)
+    assert not [r for r in found if r.source.startswith("megatron-ci")]
+
+
+def test_the_naive_predictor_is_right_about_a_run_alone(runs):
+    alone = validate_runs(runs, where="id=dgxc-llama8b-001")
+    (compared,) = tables.naive(alone, lambda p: "all")
+    assert compared.naive.median == pytest.approx(0, abs=1e-12)
+
+
+def test_a_device_without_the_precision_is_a_reason(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "id,framework,model,hardware,num_gpus,precision,seq_len,micro_batch,global_batch,tp,pp,dp,step_time_s\n"
+        "a-1,NeMo,Llama3-8B,a100-80gb-sxm,8,fp8,8192,1,64,1,1,8,9\n"
+        "a-2,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,64,1,1,8,9\n"
+        "a-3,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,64,1,1,8,\n"
+        "a-4,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,nan,1,1,8,4\n"
+        "a-5,Own,Llama3-8B,h100-sxm,8,bf16,8192,1,64,1,1,8,4\n"
+        "a-6,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,64,3,1,8,4\n"
+    )
+    found = validate_runs(read_runs(path))
+    assert "a-2" in [p.run.id for p in found.predictions]
+    reasons = {u.run.id: u.reason for u in found.unpredicted}
+    assert "no step time" in reasons["a-3"]
+    assert reasons["a-4"] == "global_batch is nan, not a number above 0"
+    assert reasons["a-5"] == "the framework 'Own' is not known"
+    assert "does not divide 8 GPUs" in reasons["a-6"]
+    assert found.count == 6
