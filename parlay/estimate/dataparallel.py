@@ -69,9 +69,7 @@ def data_parallel(
     reduce = np.where(sharded, there.reduce, here.reduce)
     gather = np.where(sharded, there.gather, here.gather)
     terms = (
-        Term(
-            "step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=here.source
-        ),
+        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=here.source),
         Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=here.source),
     )
     optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
