@@ -229,7 +229,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         moment_bytes=BYTES[moment],
         step_bytes=_step_bytes(who, base, grad, master, moment),
         reduce_bytes=BYTES[base.reduce],
-        loss=loss_bytes(loss, kernels, day),
+        loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
         vocab_multiple=vocab,
         overlap_grad_reduce=reduce,
         overlap_param_gather=gather,

@@ -49,6 +49,7 @@ class Workload(Spec):
     fp8_attention: bool | None = None  # the attention core's products in fp8 as well
     deterministic: bool = False  # deterministic kernels and CUBLAS_WORKSPACE_CONFIG=:4096:8 (Megatron --deterministic-mode)
     compiled: bool | None = None  # torch.compile (torchtitan)
+    loss_compiled: bool | None = None  # None = as `compiled`
     gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply

@@ -29,12 +29,13 @@ class Habit:
     cp_kind: CpKind = "zigzag"
     dropout: float = 0.0
     recompute: tuple[str, ...] = ()
+    remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
     said: str = ""
 
 
 HABITS: tuple[Habit, ...] = (
     # Sources: run-settings notes of each framework (recipes and scripts at the named revisions), read 2026-11-29.
-    Habit(r"megatron-bridge", "megatron-core", "2025-12-31", 1, "bf16", "te", True),
+    Habit(r"megatron-bridge", "megatron-core", "2026-05-31", 1, "bf16", "te", True, remainder=True),
     Habit(r"nemo automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", cp_kind="allgather",
           said="NeMo Automodel: FSDP2 with Transformer Engine layers, kept tensors as eager PyTorch modules keep them"),
     Habit(r"nemo", "megatron-core", "2025-06-30", 1, "bf16", "te", True),

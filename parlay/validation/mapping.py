@@ -139,6 +139,8 @@ def _batch(run: Run, degrees: dict[str, int], said: list[str]) -> tuple[int, int
 
 def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], micro: int, said: list[str]) -> Layout:
     recompute = words.recompute_of(run.setting("recompute"))
+    if habit.framework == "torchtitan" and run.setting("recompute").strip().lower() == "selective":
+        recompute = (("selective_ops",), 0)  # torchtitan's default option of its selective mode
     if recompute is None:
         recompute = (habit.recompute, 0)
         said.append(f"recompute {'+'.join(habit.recompute) or 'none'} (not printed)")
@@ -170,9 +172,18 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
         "tp_overlap": bool(overlap) and degrees["tp"] > 1,
         "ep_overlap": bool(words.switch_of(run.setting("ep_overlap"))) and degrees["ep"] > 1,
         "offload_activations": share or 0.0,
-        "offload_optimizer": 1.0 if "optimizer (zero-3 offload" in run.setting("offload").lower() else 0.0,
+        "offload_optimizer": float(_optimizer_on_host(run, said)),
     }
     return validate(Layout, fields, run.id)
+
+
+def _optimizer_on_host(run: Run, said: list[str]) -> bool:
+    """Return whether the optimizer runs on the host; ml-engineering's long runs offload it with the checkpoints."""
+    offload = run.setting("offload").lower()
+    if "activation checkpoints" in offload and "liger" in run.framework.lower():
+        said.append("the optimizer is offloaded with the checkpoints (the source's text)")
+        return True
+    return "optimizer (zero-3 offload" in offload
 
 
 def _schedule(run: Run) -> str | None:
@@ -194,6 +205,9 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     main = words.gradient_of(states) if "main grads" in states else None
     gradient = main or words.gradient_of(run.setting("grad_dtype")) or habit.gradient
     master, moment = words.states_of(states, precision)
+    if master is None and habit.remainder and precision == "bf16":
+        master = "fp16"
+        said.append("precision-aware optimizer: the main weight's 16-bit remainder beside the bf16 weight (recipes' default)")
     graphs, modules = words.graphs_of(run.setting("cuda_graph"))
     note = run.setting("overlap_notes").lower()
     routing = run.setting("moe_routing") or run.notes
@@ -221,6 +235,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "attention_kernel": words.attention_kernel_of(run.setting("attention_backend")) or _kernel_in_notes(run),
         "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
         "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
+        "loss_compiled": False if "not compiled" in run.setting("loss_fusion").lower() else None,
         "framework_date": date,
     }
     if words.switch_of(run.setting("dp_overlap_grad")) is None and habit.overlap is not None and not note:
