@@ -27,7 +27,7 @@ def budget_lines(e: Estimate, limits: list[Limit], page: Page) -> list[str]:
     columns = [Column("limit", right=False), Column("allowed"), Column("estimate"), Column("", right=False)]
     broken = sum(not limit.kept for limit in limits)
     verdict = "all limits are kept" if not broken else f"{broken} of {len(limits)} limits broken"
-    return [*question_lines(e, page), f"layout     {e.layout}", "", *render(columns, rows, page), "", verdict]
+    return [*question_lines(e, page, ("layout", str(e.layout))), "", *render(columns, rows, page), "", verdict]
 
 
 def budget_document(e: Estimate, limits: list[Limit]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from parlay.units import GIB, show_bytes, show_count, show_seconds, significant
 
 def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
     """Return the whole answer: verdict, memory by stage, the worst stage's terms, the step's terms."""
-    out = [*question_lines(e, page), *wrap(f"layout     {e.layout}: {options(e.layout)}", page, hang="           "), ""]
+    out = [*question_lines(e, page, ("layout", f"{e.layout}: {options(e.layout)}")), ""]
     verdict = "fits" if e.fits else "DOES NOT FIT"
     out += wrap(
         f"{verdict}: {show_bytes(e.peak_bytes)} of {show_bytes(e.memory_limit_bytes)} on stage {e.worst_stage}; "
@@ -36,7 +36,7 @@ def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -
 def _stages(e: Estimate, page: Page) -> list[str]:
     """Return memory by stage, equal neighbours in one row."""
     names = [t.label for t in e.memory[e.worst_stage].parts]
-    columns = [Column("stage", right=False), *(Column(f"{n} GiB", drop=1) for n in names), Column("total GiB")]
+    columns = [Column("GiB of stage", right=False), *(Column(n, drop=1) for n in names), Column("total")]
     rows: list[list[str]] = []
     spans: list[list[int]] = []
     for stage, tree in enumerate(e.memory):

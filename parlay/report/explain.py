@@ -85,7 +85,7 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
         pairs.append(("stage", f"{e.worst_stage}, the fullest"))
     share = f", {term.value / whole.value:.1%} of the whole" if whole.value and term is not whole else ""
     pairs.append(("value", quantity(term.value, term.unit) + share))
-    pairs.append(("source", f"{term.source}: these figures {MEANING[term.source]}"))
+    pairs.append(("source", f"{term.source}: from {MEANING[term.source]}"))
     pairs += [("note", term.note)] if term.note else []
     out = fields(pairs, page)
     if term.parts:

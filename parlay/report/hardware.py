@@ -63,7 +63,7 @@ def hardware_list_document(clusters: Sequence[Cluster], devices: Sequence[Device
 
 
 def hardware_lines(spec: Cluster | Device | Link, page: Page) -> list[str]:
-    """Return every value of a specification with its kind and source."""
+    """Return every value of a specification with its kind, and the sources below them."""
     head = [("name", spec.name), ("id", spec.id + (f", also {', '.join(spec.aliases)}" if spec.aliases else ""))]
     if isinstance(spec, Cluster):
         head += [
@@ -73,12 +73,13 @@ def hardware_lines(spec: Cluster | Device | Link, page: Page) -> list[str]:
         head += [("network link", f"{spec.nic_link.name} ({spec.nic_link.id})")]
     if spec.notes:
         head.append(("notes", spec.notes))
-    rows = [[key, _shown(key, value), value.kind, value.source, value.note] for key, value in _values(spec)]
-    columns = [
-        Column("value", right=False), Column(""), Column("kind", right=False), Column("source", right=False, drop=2),
-        Column("note", right=False, drop=3),
-    ]  # fmt: skip
-    return [*fields(head, page), "", *render(columns, rows, page)]
+    values = list(_values(spec))
+    origins = [v.source + (f" ({v.note})" if v.note else "") for _, v in values]
+    numbers = {text: i + 1 for i, text in enumerate(dict.fromkeys(origins))}
+    rows = [[key, _shown(key, v), v.kind, f"[{numbers[text]}]"] for (key, v), text in zip(values, origins, strict=True)]
+    columns = [Column("value", right=False), Column(""), Column("kind", right=False), Column("source", right=False)]
+    sources = fields([(f"[{number}]", text) for text, number in numbers.items()], page)
+    return [*fields(head, page), "", *render(columns, rows, page), "", *sources]
 
 
 def hardware_document(spec: Cluster | Device | Link) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from parlay.estimate.answers import run_length
 from parlay.report.layout import estimate_command, options
 from parlay.report.question import question_lines
-from parlay.report.sources import accuracy_lines, assumption_lines
+from parlay.report.sources import accuracy_lines, assumption_count
 from parlay.report.table import Column, Page, render, wrap
 from parlay.search.plan import Plan
 from parlay.units import GIB, show_bytes, show_count, significant
@@ -18,8 +18,8 @@ def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None) -> list[s
     out += ["", *_counts(p, page)]
     if p.rows:
         first = p.rows[0].estimate
-        out += ["", *assumption_lines(first, page), *accuracy_lines(first, page)]
-        out += wrap(f"next: {estimate_command(first)}", page, hang="  ")
+        out += ["", *assumption_count(first, page), *accuracy_lines(first, page)]
+        out += ["next:", *wrap(estimate_command(first), page, indent="  ", hang="  ", end=" \\")]
     return out
 
 
@@ -90,6 +90,6 @@ def _counts(p: Plan, page: Page) -> list[str]:
         rows = [
             [name, f"{count:,}", p.reasons.get(name, "")] for name, count in sorted(p.rejected.items(), key=lambda kv: -kv[1])
         ]
-        columns = [Column("rule", right=False), Column("layouts"), Column("because", right=False, drop=1)]
+        columns = [Column("rule", right=False), Column("layouts"), Column("because", right=False, text=True)]
         out += render(columns, rows, page, indent="  ")
     return out

@@ -6,21 +6,32 @@ from parlay.estimate.estimate import Estimate
 from parlay.report.table import Page, wrap
 
 MEANING = {
-    "exact": "follow from shapes alone",
-    "calibrated": "were measured on this machine",
-    "profile": "come from a shipped profile of this device",
-    "datasheet": "come from the datasheet or a scaled relative",
-    "default": "come from datasheet peaks x default efficiencies",
-    "assumed": "rest on an assumption",
+    "exact": "shapes alone",
+    "calibrated": "measurements on this machine",
+    "profile": "measurements of this device that Parlay ships",
+    "datasheet": "a datasheet or a relative of this device",
+    "default": "datasheet peaks x default efficiencies",
+    "assumed": "an assumption",
 }
+LEAST_SHARE = 0.005  # of the step; what prints as 0 % is left out
 CONVENTION = {
-    "megatron": "causal attention halved, LM head counted, recompute and router not; padded vocabulary not",
+    "megatron": "causal attention halved, LM head counted; recompute, router and padding not",
 }
 
 
 def assumption_lines(e: Estimate, page: Page) -> list[str]:
-    """Return the settings that were taken because nothing else was said."""
-    return wrap("assumed: " + "; ".join(e.assumptions), page, hang="  ") if e.assumptions else []
+    """Return the settings that were taken because nothing else was said, one a line."""
+    if not e.assumptions:
+        return []
+    out = ["assumed, since nothing else was said:"]
+    for text in e.assumptions:
+        out += wrap(f"- {text}", page, indent="  ", hang="  ")
+    return out
+
+
+def assumption_count(e: Estimate, page: Page) -> list[str]:
+    """Return how many settings were assumed, and where they are listed."""
+    return wrap(f"assumed: {len(e.assumptions)} settings; the next command lists them", page) if e.assumptions else []
 
 
 def accuracy_lines(e: Estimate, page: Page) -> list[str]:
@@ -29,10 +40,9 @@ def accuracy_lines(e: Estimate, page: Page) -> list[str]:
     for term in e.step.walk():
         if not term.parts and term.value > 0:
             shares[term.source] = shares.get(term.source, 0.0) + term.value
-    parts = [
-        f"{value / e.step_s:.0%} of the step {MEANING[name]}" for name, value in sorted(shares.items(), key=lambda kv: -kv[1])
-    ]
-    out = wrap("rates: " + "; ".join(parts), page, hang="  ")
+    ranked = sorted(shares.items(), key=lambda kv: -kv[1])
+    parts = [f"{value / e.step_s:.0%} {MEANING[name]}" for name, value in ranked if value >= LEAST_SHARE * e.step_s]
+    out = wrap("step time from: " + "; ".join(parts), page, hang="  ")
     peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {e.workload.precision}"
-    out += wrap(f"MFU: {CONVENTION[e.mfu_convention]}; against {peak} ({e.mfu_convention} convention)", page, hang="  ")
+    out += wrap(f"MFU: {CONVENTION[e.mfu_convention]}; against {peak} ({e.mfu_convention})", page, hang="  ")
     return out

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 GAP = "  "
+_PARTS = re.compile(r"[^/_+.,=-]*[/_+.,=-]|[^/_+.,=-]+")  # where a word that is too long may be broken
 LEAST_TEXT = 24  # characters; a narrower column of text is left out rather than broken into crumbs
 
 
@@ -91,6 +92,10 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], page: Page
             break
         widest = max(able, key=lambda i: widths[i])
         widths[widest] = max(LEAST_TEXT, widths[widest] - (total(widths) - room))
+    for i in shown:  # headers that need not be broken after all
+        spare = room - total(widths)
+        if spare >= len(columns[i].header) - widths[i] > 0:
+            widths[i] = len(columns[i].header)
     return widths, shown
 
 
@@ -106,16 +111,21 @@ def broken(text: str, width: int) -> list[str]:
     """
     if len(text) <= width:
         return [text]
+    pieces = [x for word in text.split() for x in ([word] if len(word) <= width else _PARTS.findall(word))]
+    starts = {0}  # where each word starts among the pieces
+    for word in text.split():
+        starts.add(max(starts) + (1 if len(word) <= width else len(_PARTS.findall(word))))
     out, current = [], ""
-    for piece in re.findall(r"\s+|[^\s/_+.,=-]*[/_+.,=-]|[^\s/_+.,=-]+", text):
-        if len(current) + len(piece.rstrip()) > width and current.strip():
-            out.append(current.rstrip())
-            current = ""
-        current += piece if current or not out else piece.lstrip()
-        while len(current.rstrip()) > width:
-            out.append(current[:width])
-            current = current[width:]
-    return [*out, current.rstrip()] if current.strip() else out
+    for i, piece in enumerate(pieces):
+        joined = f"{current} {piece}" if current and i in starts else current + piece
+        if len(joined) > width and current:
+            out.append(current)
+            joined = piece
+        while len(joined) > width:
+            out.append(joined[:width])
+            joined = joined[width:]
+        current = joined
+    return [*out, current] if current else out
 
 
 def wrap(text: str, page: Page, *, indent: str = "", hang: str = "", end: str = "") -> list[str]:

@@ -5,7 +5,12 @@ from hypothesis import strategies as st
 
 from parlay.report.table import Column, Page, broken, fields, render, wrap
 
-COLUMNS = [Column("layout", right=False), Column("tokens a second"), Column("MFU %", drop=2), Column("because", right=False, text=True)]
+COLUMNS = [
+    Column("layout", right=False),
+    Column("tokens a second"),
+    Column("MFU %", drop=2),
+    Column("because", right=False, text=True),
+]
 ROWS = [["tp8.pp2.dp4", "1,026", "44.9", "the worst stage must stay within what the device can allocate"]]
 
 
@@ -42,7 +47,7 @@ def test_command_lines_continue_with_a_backslash():
     lines = wrap("parlay estimate llama-3.1-70b --on dgx-h100", Page(24), hang="  ", end=" \\")
     assert all(len(line) <= 24 for line in lines)
     assert [line.endswith(" \\") for line in lines] == [True] * (len(lines) - 1) + [False]
-    assert "".join(lines).replace(" \\", "").split() == "parlay estimate llama-3.1-70b --on dgx-h100".split()
+    assert "".join(lines).replace(" \\", "").split() == ["parlay", "estimate", "llama-3.1-70b", "--on", "dgx-h100"]
 
 
 def test_fields_hang_under_their_value():
