@@ -17,14 +17,14 @@ from parlay import __version__
 from parlay.errors import ParlayError, UnknownNameError
 
 COMMANDS = {
-    "plan": "Find the best parallel layouts for a model on a cluster.",
-    "estimate": "Price one layout: memory of every stage, time of a step, term by term.",
-    "compare": "Price two layouts and show which terms differ.",
-    "check": "Check the plan of a run file against its budget; exit 1 if it is broken.",
-    "explain": "Explain a formula: equation, symbols, source, worked example.",
-    "validate": "Predict measured runs from their published settings, and show the errors.",
-    "verify": "Check the formulas against published worked examples; exit 1 if one disagrees.",
-    "models": "List and show the models that Parlay knows.",
+    "plan": "Find the best parallel layouts of a model on a cluster.",
+    "estimate": "Price one layout: memory by stage, time term by term.",
+    "compare": "Show which terms differ between two layouts.",
+    "check": "Hold the layout of a run file to its budget (a gate for CI).",
+    "explain": "Explain a formula or a term of an estimate.",
+    "validate": "Predict published runs and show the errors.",
+    "verify": "Check the formulas against worked examples (a gate for CI).",
+    "models": "List, show and import models.",
     "hardware": "List and show devices, links and clusters.",
 }
 
