@@ -14,9 +14,9 @@ def check(
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
-    """Check the layout of a run file against its [budget]; exit 1 if any limit is broken.
+    """Hold the layout of a run file to its budget (a gate for CI).
 
-    Limits: memory_gib, step_s, gpu_hours, cost_usd (at most); tokens_per_s_per_gpu, mfu (at least).
+    Exit 1 if any limit of [budget] is broken. Limits: memory_gib, step_s, gpu_hours, cost_usd (at most); tokens_per_s_per_gpu, mfu (at least).
     """
     from parlay.cli.question import ask
     from parlay.errors import UsageError

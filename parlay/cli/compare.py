@@ -24,7 +24,7 @@ def compare(
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
-    """Price two layouts and show which terms differ.
+    """Show which terms differ between two layouts.
 
     Give --layout twice, or two run files.
 

@@ -34,7 +34,7 @@ def estimate(
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
-    """Price one layout: memory of every stage, time of a step, term by term.
+    """Price one layout: memory by stage, time term by term.
 
     The layout may also stand in a run file's [layout] section. Exit 1 if it does not fit.
 

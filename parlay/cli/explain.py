@@ -40,9 +40,9 @@ def explain(
     sets: Sets = None,
     json: flags.Json = False,
 ) -> None:
-    """Explain a formula: equation, symbols, source, worked example.
+    """Explain a formula or a term of an estimate.
 
-    With --set the formula is computed; with a model and a layout, a term of that estimate is explained.
+    A formula is shown with its equation, symbols, source and a worked example. With --set the formula is computed; with a model and a layout, a term of that estimate is explained.
 
     Example: parlay explain pipeline.one_f_one_b_bubble_s --set stages=8 --set forward_s=2ms --set backward_s=4ms
 

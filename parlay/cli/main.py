@@ -17,7 +17,7 @@ from parlay import __version__
 from parlay.errors import ParlayError, UnknownNameError
 
 COMMANDS = {
-    "plan": "Find the best parallel layouts of a model on a cluster.",
+    "plan": "Find the best parallel layouts for a model on a cluster.",
     "estimate": "Price one layout: memory by stage, time term by term.",
     "compare": "Show which terms differ between two layouts.",
     "check": "Hold the layout of a run file to its budget (a gate for CI).",
@@ -48,10 +48,6 @@ def main(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
         return 130
-    except BrokenPipeError:
-        # Whoever reads our output has seen enough. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if hasattr(error, "format_message"):
             return _say_usage(error, arguments)

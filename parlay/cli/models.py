@@ -73,7 +73,7 @@ def import_(
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    group = typer.Typer(help="List, show and import the models that Parlay knows.", rich_markup_mode=None, no_args_is_help=True)
+    group = typer.Typer(help="List, show and import models.", rich_markup_mode=None, no_args_is_help=True)
     group.command("list")(list_)
     group.command("show")(show)
     group.command("import")(import_)

@@ -25,7 +25,9 @@ def validate(
     ] = 20,
     json: flags.Json = False,
 ) -> None:
-    """Predict measured runs from their published settings alone, and show the errors.
+    """Predict published runs and show the errors.
+
+    Each run is predicted from its published settings alone.
 
     FILTER compares columns with = != < <= > >= ~ (holds the text), joined by and, or, and parentheses.
 

@@ -15,9 +15,9 @@ All = Annotated[
 
 
 def verify(ids: Ids = None, everything: All = False, json: flags.Json = False) -> None:
-    """Check the formulas against published worked examples; exit 1 if one disagrees.
+    """Check the formulas against worked examples (a gate for CI).
 
-    An example "agrees" if the formulas give what the document prints, to its own rounding. An "erratum" is a number that
+    Exit 1 if one disagrees. An example "agrees" if the formulas give what the document prints, to its own rounding. An "erratum" is a number that
     the document has wrong: the formulas must differ from it and give the right one.
     """
     from parlay.errors import UnknownNameError
