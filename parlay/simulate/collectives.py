@@ -125,3 +125,85 @@ def broadcast(
                 here = world.send(group[(i - 1) % N], group[i], here, operation)
             held[i].append(here)
     return [np.concatenate(parts).reshape(array.shape) for parts in held]
+
+
+def tree_all_reduce(
+    world: World, arrays: Sequence[Array], *, operation: str = "tree all-reduce", ranks: Sequence[int] | None = None
+) -> tuple[list[Array], int]:
+    """Return on every rank the sum of all arrays, and the steps it took: up a binary tree to rank 0 and down again.
+
+    The parent of a rank is the rank with its lowest set bit moved up by one, or cleared where that rank does not exist (the tree that
+    NCCL builds, src/graph/trees.cc); a rank sends on when all its children have sent.
+    """
+    group = world.everyone(ranks)
+    N = len(group)
+    parent = [_parent(i, N) for i in range(N)]
+    deepest_first = sorted(range(1, N), key=lambda i: -_depth(i, parent))
+    total, step_up = [array.copy() for array in arrays], [0] * N
+    for i in deepest_first:
+        arrived = world.send(group[i], group[parent[i]], total[i], operation)
+        total[parent[i]] = world.add(group[parent[i]], total[parent[i]], arrived, operation)
+        step_up[parent[i]] = max(step_up[parent[i]], step_up[i] + 1)
+    step_down = [step_up[0]] * N
+    for i in reversed(deepest_first):
+        total[i] = world.send(group[parent[i]], group[i], total[parent[i]], operation)
+        step_down[i] = step_down[parent[i]] + 1
+    return total, max(step_down)
+
+
+def _parent(i: int, N: int) -> int:
+    bit = i & -i
+    up = (i ^ bit) | (bit << 1)
+    return up if up < N else i ^ bit
+
+
+def _depth(i: int, parent: Sequence[int]) -> int:
+    return 0 if i == 0 else 1 + _depth(parent[i], parent)
+
+
+def switch_all_reduce(world: World, arrays: Sequence[Array], *, operation: str = "switch all-reduce") -> list[Array]:
+    """Return on every rank but the last one, which is the switch, the sum of their arrays.
+
+    For each slice the switch reads the copy of every rank and adds them; the slice's owner gets the sum, sends it once, and the
+    switch multiplies it.
+    """
+    N = world.ranks - 1
+    sizes, switch = even_sizes(arrays[0].size, N), N
+    slices = [split(array.reshape(-1), sizes) for array in arrays]
+    out: list[list[Array]] = [[] for _ in range(N)]
+    for owner in range(N):
+        summed = world.send(0, switch, slices[0][owner], operation)
+        for r in range(1, N):
+            summed = world.add(switch, summed, world.send(r, switch, slices[r][owner], operation), operation)
+        back = world.send(owner, switch, world.send(switch, owner, summed, operation), operation)
+        for r in range(N):
+            out[r].append(world.send(switch, r, back, operation))
+    return [np.concatenate(parts).reshape(arrays[0].shape) for parts in out]
+
+
+def switch_all_gather(world: World, shards: Sequence[Array], *, operation: str = "switch all-gather") -> list[Array]:
+    """Return on every rank but the last one, which is the switch, all shards: each is sent once and multiplied."""
+    N = world.ranks - 1
+    inside = [world.send(r, N, shards[r], operation) for r in range(N)]
+    return [np.concatenate([world.send(N, r, shard, operation) for shard in inside]) for r in range(N)]
+
+
+def hierarchical_all_gather(
+    world: World, shards: Sequence[Array], *, between: str = "all-gather between nodes", within: str = "all-gather in nodes"
+) -> list[Array]:
+    """Return on every rank all shards: ranks of the same place gather across nodes, then the ranks of a node exchange what they have."""
+    size = world.ranks_per_node
+    held: list[Array] = list(shards)
+    for place in range(size):
+        peers = list(range(place, world.ranks, size))
+        for rank, array in zip(peers, all_gather(world, [shards[r] for r in peers], operation=between, ranks=peers)):
+            held[rank] = array
+    out: list[Array] = []
+    nodes, each = world.ranks // size, len(shards[0])
+    for node in range(nodes):
+        members = list(range(node * size, (node + 1) * size))
+        for whole in all_gather(world, [held[r] for r in members], operation=within, ranks=members):
+            # Rows come by place, then node; put them back into the order of the ranks.
+            by_place = whole.reshape(size, nodes, each, *whole.shape[1:])
+            out.append(by_place.swapaxes(0, 1).reshape(whole.shape))
+    return out

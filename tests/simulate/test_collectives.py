@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.formulas import collective_domains, collective_times
+from parlay.formulas import collectives as formulas
 from parlay.simulate import collectives
 from parlay.simulate.world import World
 
@@ -113,3 +115,73 @@ def test_refuses_what_is_not_there():
         World(0)
     with pytest.raises(ValueError, match="`ranks_per_node` must be >= 1, got 0"):
         World(1, ranks_per_node=0)
+
+
+@few
+@given(N=ranks, per_rank=st.integers(0, 5))
+def test_even_collectives_send_what_the_formulas_say(N, per_rank):
+    """One array of N x `per_rank` elements on every rank, all collectives; the arrays' own numbers are checked above."""
+    n, arrays = N * per_rank * 8, [np.ones(N * per_rank)] * N
+    cases = {
+        "all-gather": (formulas.all_gather_sent_bytes(N, n), collective_times.ring_all_gather_steps(N)),
+        "reduce-scatter": (formulas.reduce_scatter_sent_bytes(N, n), collective_times.ring_all_gather_steps(N)),
+        "all-reduce": (formulas.all_reduce_sent_bytes(N, n), collective_times.ring_all_reduce_steps(N)),
+        "all-to-all": (formulas.all_to_all_sent_bytes(N, n), N - 1),
+    }
+    world = World(N)
+    collectives.all_gather(world, [np.ones(per_rank)] * N)
+    collectives.reduce_scatter(world, arrays)
+    collectives.all_reduce(world, arrays)
+    collectives.all_to_all(world, [collectives.split(array, [per_rank] * N) for array in arrays])
+    for name, (sent, steps) in cases.items():
+        assert world.ledger.sent_bytes(name).tolist() == pytest.approx([sent] * N, rel=1e-15)
+        assert world.ledger.messages_sent(name).tolist() == [steps] * N
+    collectives.broadcast(world, arrays[0], pieces=3)
+    assert world.ledger.sent_bytes("broadcast").max() == formulas.broadcast_sent_bytes(N, n)
+
+
+@few
+@given(N=st.integers(2, 7), per_rank=st.integers(1, 4), seed=seeds)
+def test_switch(N, per_rank, seed):
+    world, arrays = World(N + 1), list(draw(seed, N, N * per_rank))
+    n = N * per_rank * 8
+    for total in collectives.switch_all_reduce(world, arrays):
+        np.testing.assert_allclose(total, sum(arrays), rtol=1e-12, atol=1e-12)
+    gathered = collectives.switch_all_gather(world, collectives.split(arrays[0], [per_rank] * N))
+    assert all(np.array_equal(each, arrays[0]) for each in gathered)
+    reduced, copied = (world.ledger.sent_bytes(f"switch {name}")[:N].tolist() for name in ("all-reduce", "all-gather"))
+    assert reduced == pytest.approx([formulas.switch_all_reduce_sent_bytes(N, n)] * N)
+    assert copied == [formulas.switch_all_gather_sent_bytes(N, n)] * N
+
+
+@few
+@given(N=st.integers(1, 20), elements=st.integers(1, 5), seed=seeds)
+def test_tree(N, elements, seed):
+    world, arrays = World(N), list(draw(seed, N, elements))
+    summed, steps = collectives.tree_all_reduce(world, arrays)
+    for total in summed:
+        np.testing.assert_allclose(total, sum(arrays), rtol=1e-12, atol=1e-12)
+    assert steps == collective_times.tree_all_reduce_steps(N)
+    # As many bytes in all as a ring: every edge of the tree carries the array up and down.
+    assert world.ledger.sent_bytes().sum() == N * formulas.all_reduce_sent_bytes(N, elements * 8) == 2 * (N - 1) * elements * 8
+
+
+@few
+@given(nodes=st.integers(1, 4), size=st.integers(1, 4), per_rank=st.integers(1, 3), seed=seeds)
+def test_across_nodes(nodes, size, per_rank, seed):
+    N, whole = nodes * size, draw(seed, nodes * size * per_rank, 2)
+    n, world = whole.nbytes, World(nodes * size, ranks_per_node=size)
+    shards = collectives.split(whole, [per_rank] * N)
+    assert all(np.array_equal(each, whole) for each in collectives.hierarchical_all_gather(world, shards))
+    # With one kind of link at one byte a second and the other one free, the formula's seconds are bytes.
+    far = collective_domains.hierarchical_all_gather_s(N, size, n, np.inf, 1)
+    near = collective_domains.hierarchical_all_gather_s(N, size, n, 1, np.inf)
+    assert world.between_nodes_bytes().tolist() == pytest.approx([far] * N)
+    assert world.ledger.sent_bytes("all-gather in nodes").tolist() == pytest.approx([near] * N)
+
+    collectives.all_to_all(world, [[np.ones((per_rank, 2))] * N] * N)
+    far = world.between_nodes_bytes("all-to-all")
+    near = world.ledger.sent_bytes("all-to-all") - far
+    assert far.tolist() == pytest.approx([n * collective_domains.remote_share(N, size)] * N)
+    assert far.tolist() == pytest.approx([collective_domains.spanning_all_to_all_s(N, size, n, np.inf, 1)] * N)
+    assert near.tolist() == pytest.approx([collective_domains.spanning_all_to_all_s(N, size, n, 1, np.inf)] * N)
