@@ -25,14 +25,19 @@ VALUES = {
     "unified_pages": (0.0, 1.0, 1.0),
     "utilization": SHARE,
     "serving.experts_touched.experts": (4.0, 8.0, 16.0),
+    "grouped_experts.expert_tokens_needed.width": (64.0, 128.0, 256.0),
+    "grouped_experts.expert_tokens_needed.expert_width": (64.0, 128.0, 256.0),
     "stage": (0.0, 1.0, 2.0),
     "rank": (0.0, 1.0, 1.0),
     "flops.window_context.seq_len": (4.0, 8.0, 16.0),
     "activations_context.ring_forward_held.ring": (2.0, 2.0, 4.0),
     "activations_moe.expert_rows.capacity_factor": (0.0, 1.0, 2.0),
 }
-# Arguments of which the last axis is summed over, not broadcast: two entries each.
-VECTORS: dict[str, tuple[str, ...]] = {}
+# Arguments of which the last axis is one entry an expert or rank, and which the formula reduces.
+VECTORS: dict[str, tuple[str, ...]] = {
+    "routing.busiest_over_mean": ("loads",),
+    "routing.load_balancing_loss": ("routed_shares", "gate_means"),
+}
 
 ALL = list(formulas().values())
 
