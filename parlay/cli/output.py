@@ -26,11 +26,18 @@ def page() -> Page:
 
 def say(lines: Iterable[str]) -> None:
     """Write lines to stdout."""
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    _write("\n".join(lines) + "\n")
 
 
 def say_json(document: dict[str, Any]) -> None:
     """Write one JSON document to stdout; a NaN in it would be a bug of ours."""
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    _write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def _write(text: str) -> None:
+    """Write `text`. If the reader has seen enough and closed the pipe, the command goes on to its own exit code."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it ends

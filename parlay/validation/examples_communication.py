@@ -5,17 +5,24 @@ Symbols: t tensor-parallel degree · n elements · s tokens · h hidden width ·
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from parlay.formulas.activations import token_tensors
 from parlay.formulas.collectives import all_gather_sent_bytes, all_reduce_sent_bytes, reduce_scatter_sent_bytes
-from parlay.formulas.optimizer_state import sharded_bytes
-from parlay.formulas.parameters import mlp_parameters
+from parlay.formulas.tensor_parallel import (
+    all_reduces,
+    column_output_sent_bytes,
+    layer_sent_bytes,
+    row_output_sent_bytes,
+    sequence_parallel_gathers,
+    sequence_parallel_scatters,
+    shard_bytes,
+)
 from parlay.hardware.load import load_link
 from parlay.simulate.collectives import reduce_scatter
-from parlay.simulate.tensor import Shape, backward, forward, shard_weights
 from parlay.simulate.world import World
 
 PCIE_LINE_CODE = 128 / 130  # PCI Express 3.0 to 5.0 send 130 bits for 128, PCI Express Base Specification 5.0, section 4.2.2
@@ -40,63 +47,36 @@ def same_bytes(t: int, s: int, h: int, e: int) -> dict[str, Any]:
 
 
 def layer_collectives() -> dict[str, Any]:
-    """Whole activations that a simulated layer moves, forward and backward; a collective's bytes tell which one it is.
-
-    The layer gathers a norm's output once more for the weight gradients, which the document leaves out.
-    """
-    alone, split = (_layer_sent(sequence_parallel) for sequence_parallel in (False, True))
-    reduce, gather = float(all_reduce_sent_bytes(2, alone[1])), float(all_gather_sent_bytes(2, alone[1]))
-    pairs = split[0] / (2 * gather)
-    return {"tp_all_reduce": alone[0] / reduce, "tp_sp_all_gather": pairs, "tp_sp_reduce_scatter": pairs}
-
-
-def _layer_sent(sequence_parallel: bool) -> tuple[float, float]:
-    """Return the bytes that rank 0 sends in the forward and backward pass of one layer, and the bytes of an activation."""
-    tokens, hidden, heads, inner, ranks = 8, 16, 4, 32, 2
-    rng = np.random.default_rng(0)
-    sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("gain_1", "bias_1", "bo", "gain_2", "bias_2", "b_down"), (hidden,))
-    sizes |= {"bq": (hidden,), "bk": (hidden,), "bv": (hidden,), "b_up": (inner,)}
-    sizes |= dict.fromkeys(("wq", "wk", "wv", "wo"), (hidden, hidden))
-    sizes |= {"w_up": (hidden, inner), "w_down": (inner, hidden)}
-    shape = Shape(heads, heads, hidden // heads, ranks, sequence_parallel)
-    weights = shard_weights({name: rng.standard_normal(size) for name, size in sizes.items()}, shape)
-    rows = tokens // ranks if sequence_parallel else tokens
-    x = [rng.standard_normal((rows, hidden)) for _ in range(ranks)]
-    masks = [{name: np.ones((rows, hidden), dtype=np.bool_) for name in ("mask 1", "mask 2")} for _ in range(ranks)]
-    world = World(ranks)
-    saved = forward(world, x, weights, masks, shape)
-    backward(world, x, saved, weights, shape)
-    sent = world.ledger.sent_bytes("layer forward", "layer backward")
-    return float(sent[0]), float(tokens * hidden * x[0].itemsize)
+    """Collectives of one layer, forward and backward."""
+    return {
+        "tp_all_reduce": all_reduces(1),
+        "tp_sp_all_gather": sequence_parallel_gathers(1),
+        "tp_sp_reduce_scatter": sequence_parallel_scatters(1),
+    }
 
 
 def sequence_parallel_bytes(t: int, s: int, h: int, e: int) -> dict[str, Any]:
     """Forward pass: two all-gathers and two reduce-scatters."""
-    n = token_tensors(s, h, element_bytes=e)
-    return {"bytes": 2 * all_gather_sent_bytes(t, n) + 2 * reduce_scatter_sent_bytes(t, n)}
+    return {"bytes": layer_sent_bytes(t, s, h, element_bytes=e)}
 
 
 def two_matrices(d_in: int, d_ff: int, d_out: int, bytes: int, tp: int) -> dict[str, Any]:
     """Weights of two matrices of different widths, whole and per rank."""
-    weights = mlp_parameters(d_in, d_ff, 1) + mlp_parameters(d_out, d_ff, 1)
-    whole, part = sharded_bytes(weights, bytes), sharded_bytes(weights, bytes, shards=tp)
+    whole, part = (
+        shard_bytes(t, d_in, d_ff, element_bytes=bytes) + shard_bytes(t, d_ff, d_out, element_bytes=bytes) for t in (1, tp)
+    )
     return {"total_bytes": whole, "total_GB": whole / 1e9, "per_gpu_GB": part / 1e9}
 
 
 def split_products() -> dict[str, Any]:
-    """Split a weight by columns and by rows; see whether parts side by side or their sum give the whole product."""
-    rng = np.random.default_rng(0)
-    x, w = rng.standard_normal((3, 4)), rng.standard_normal((4, 6))
-    column = [x @ part for part in np.split(w, 2, axis=1)]
-    row = [left @ part for left, part in zip(np.split(x, 2, axis=1), np.split(w, 2, axis=0), strict=True)]
-    return {"column": _completes(column, x @ w), "row": _completes(row, x @ w)}
+    """Which collective sends what completes a product takes."""
+    return {"column": _collective(column_output_sent_bytes), "row": _collective(row_output_sent_bytes)}
 
 
-def _completes(parts: list[Any], whole: Any) -> str:
-    gathered, added = np.concatenate(parts, axis=1), sum(parts)
-    if gathered.shape == whole.shape and np.allclose(gathered, whole):
-        return "all-gather"
-    return "all-reduce" if np.allclose(added, whole) else "neither"
+def _collective(completed: Callable[[float, float], Any]) -> str:
+    known = {"all-gather": all_gather_sent_bytes, "all-reduce": all_reduce_sent_bytes}
+    fits = [name for name, sent in known.items() if all(completed(t, 1e9) == sent(t, 1e9) for t in (2, 4, 8))]
+    return fits[0] if len(fits) == 1 else "neither"
 
 
 def link_speeds() -> dict[str, Any]:
