@@ -53,8 +53,8 @@ def gpipe(p, m):
     return [[("F", i, r) for i in range(m)] + [("B", i, r) for i in reversed(range(m))] for r in range(p)]
 
 
-def one_f_one_b(p, m, *, warmup=None, weights=0):
-    """1F1B; with `weights`, each weight gradient follows that many backwards later, so that the drain can be filled."""
+def one_f_one_b(p, m, *, warmup=None):
+    """p - 1 - r forwards ahead, or `warmup(r)`, then a forward and a backward in turn."""
     lists = []
     for r in range(p):
         ahead = min(m, p - 1 - r if warmup is None else warmup(r))
