@@ -114,22 +114,28 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
 
 
 def _node_deduplicated(p: Pricer, m: MoeMlp, width: float) -> Array:
-    """Return the seconds of one dispatch that sends a token once to each scale-up domain that holds some of its experts.
+    """Return the seconds of one dispatch that sends a token once to each domain, and there once to each rank, that needs it.
 
-    Of D domains a token with K experts meets D (1 - (1 - 1/D)^K) on average, no more than the router's groups allow; the
-    network carries it once to each but its own, and the scale-up links spread it there (DeepEP's and HybridEP's kernels).
+    Of D places a token with K experts meets D (1 - (1 - 1/D)^K) on average, of domains no more than the router's groups
+    allow; the network carries it once to each, and the scale-up links spread it there (DeepEP's and HybridEP's kernels).
     """
     s = p.shard
-    domains = np.maximum(s.ep_group.size / s.ep_group.local, 1.0)
-    met = domains * (1.0 - (1.0 - 1.0 / domains) ** m.top_k)
+    ranks, local = s.ep_group.size, np.minimum(s.ep_group.local, s.ep_group.size)
+    domains = np.maximum(ranks / local, 1.0)
+    met = _distinct(domains, m.top_k)
     if m.top_groups is not None:
         met = np.minimum(met, float(m.top_groups))
     tokens = s.local_tokens * ELEMENT * width
-    # An all-to-all over one rank of each domain carries what leaves; the spread inside a domain is one of its own.
-    across = Group(domains, np.ones_like(domains))
-    outside = p.rates.collective("all_to_all", tokens * met, across).seconds
-    inside = p.rates.collective("all_to_all", tokens * m.top_k, Group(s.ep_group.local, s.ep_group.local)).seconds
+    # An all-to-all over one rank of each domain carries what leaves; the spread inside a domain is one of its own, one
+    # copy a rank: experts that share a rank share the copy.
+    outside = p.rates.collective("all_to_all", tokens * met, Group(domains, np.ones_like(domains))).seconds
+    inside = p.rates.collective("all_to_all", tokens * _distinct(ranks, m.top_k), Group(local, local)).seconds
     return np.asarray(np.maximum(np.where(domains > 1, outside, 0.0), inside))
+
+
+def _distinct(places: Array, draws: int) -> Array:
+    """Return how many of `places` equally likely places `draws` draws meet on average."""
+    return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** draws))
 
 
 def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operator) -> list[Transfer]:

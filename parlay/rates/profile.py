@@ -27,6 +27,7 @@ from parlay.rates.datasheet import (
     DatasheetRates,
     datasheet_rates,
 )
+from parlay.rates.in_step import Factors, factor_of
 from parlay.rates.interface import Array, Collective, Group, Priced, Stream
 from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, Residuals, Streams, real
 from parlay.rates.network import Network
@@ -94,6 +95,7 @@ class ProfileRates:
     network: Network
     network_origin: Origin | Literal["default"]
     about: Mapping[str, str]
+    in_step: Mapping[str, float]  # share of a product's own FLOP/s that is left inside a training step, by dtype
 
     def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, accumulate: bool = False) -> Priced:
         """Seconds of one m x k by k x n product."""
@@ -107,7 +109,8 @@ class ProfileRates:
                 seconds = seconds * self.residuals.factor(M, N, K)
             if self.exact is not None:
                 seconds = self.exact.replace(seconds, M, N, K)
-        return Priced(real(np.maximum(seconds, 2.0 * M * N * K / product.peak_flops_per_s)), self.origin)
+        seconds = np.maximum(seconds, 2.0 * M * N * K / product.peak_flops_per_s) / self.in_step.get(dtype, 1.0)
+        return Priced(real(seconds), self.origin)
 
     def grouped_gemm(
         self,
@@ -126,7 +129,8 @@ class ProfileRates:
             return self.base.grouped_gemm(rows, groups, n, k, dtype, fused=fused, weight_gradient=weight_gradient)
         which = self.fused if fused else self.launched
         kernel = GroupedProduct(product, which.flops_share, which.padding_rows, which.group_s)
-        return Priced(kernel.seconds(rows, groups, n, k, weight_gradient=weight_gradient), which.origin)
+        seconds = kernel.seconds(rows, groups, n, k, weight_gradient=weight_gradient) / self.in_step.get(dtype, 1.0)
+        return Priced(real(seconds), which.origin)
 
     def attention(
         self,
@@ -226,7 +230,7 @@ def profile_of(device: Device) -> str | None:
     return min(family, key=distance, default=None)
 
 
-def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates | None:
+def profile_rates(cluster: Cluster, *, sustained: bool = True, in_step: Factors | None = None) -> ProfileRates | None:
     """Return rates from the profile of the cluster's device or its nearest relative, None where there is neither.
 
     Parameters
@@ -236,6 +240,8 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates |
     sustained : bool
         Whether to count the clocks that the device holds under a training load (random data, steady state) instead
         of those of short bursts.
+    in_step : mapping, optional
+        Factors by device and width that replace the shipped ones of parlay.rates.in_step; they count if `sustained`.
 
     Notes
     -----
@@ -272,6 +278,7 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True) -> ProfileRates |
         network=network,
         network_origin=origin if measured else "default",
         about=_about(data, device, own, measured, sustained),
+        in_step={str(d): factor_of(device.id, d, in_step) for d in device.flops_per_s} if sustained else {},
     )
 
 
