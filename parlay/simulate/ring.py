@@ -18,11 +18,15 @@ KV_FORWARD, KV_BACKWARD, GRADIENTS = "ring K/V forward", "ring K/V backward", "r
 
 @dataclass(frozen=True)
 class RingForward:
-    """What each rank keeps of the forward pass: its result, and the K/V block that it held last (that of the next rank)."""
+    """What each rank keeps of the forward pass: its result, and the K/V block that it held last (that of the next rank).
+
+    `held_bytes` is the most that a rank held at one time: queries, output, the block in use and the one that arrives. [B]
+    """
 
     results: list[Partial]
     last_k: list[Array]
     last_v: list[Array]
+    held_bytes: list[int]
 
 
 def ring_attention(
@@ -64,15 +68,19 @@ def ring_attention(
     N = len(group)
     heads = grouped(len(q[0]), len(k[0])) if kv_of_head is None else kv_of_head
     held_k, held_v = [x.copy() for x in k], [x.copy() for x in v]
-    results = [nothing_yet(q[i], v[i].shape[-1]) for i in range(N)]
+    results, most = [nothing_yet(q[i], v[i].shape[-1]) for i in range(N)], [0] * N
     for n in range(N):
         for i in range(N):
             at, keys_at = positions[i], positions[(i - n) % N]
             results[i] = merge(results[i], attend(world, group[i], q[i], held_k[i], held_v[i], at, keys_at, heads, causal))
+        arriving: list[list[Array]] = []
         if n < N - 1:
-            held_k = ring_shift(world, held_k, operation=KV_FORWARD, ranks=group)
-            held_v = ring_shift(world, held_v, operation=KV_FORWARD, ranks=group)
-    return RingForward(results, held_k, held_v)
+            arriving = [ring_shift(world, held, operation=KV_FORWARD, ranks=group) for held in (held_k, held_v)]
+        for i in range(N):
+            arrays = [q[i], results[i].output, held_k[i], held_v[i], *(block[i] for block in arriving)]
+            most[i] = max(most[i], sum(array.nbytes for array in arrays))
+        held_k, held_v = arriving or (held_k, held_v)
+    return RingForward(results, held_k, held_v, most)
 
 
 def ring_attention_backward(

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.formulas import flops, ring_attention
 from parlay.simulate import attention, ring, unsharded
 from parlay.simulate.placement import LAYOUTS, token_positions, visible
 from parlay.simulate.world import World
@@ -61,6 +62,29 @@ def test_forward_and_backward(N, seq, groups, dims, layout, causal, seed):
         back = world.ledger.sent_bytes(ring.KV_BACKWARD)
         assert back.tolist() == [(seq - len(at[r])) * block for r in range(N)]
         assert world.ledger.sent_bytes(ring.GRADIENTS).tolist() == [(seq - len(at[r])) * block for r in range(N)]
+
+
+@few
+@given(N=st.integers(1, 5), half=st.integers(1, 3), groups=case["groups"], d=st.integers(1, 4), layout=case["layout"])
+def test_even_blocks_send_hold_and_do_what_the_formulas_say(N, half, groups, d, layout):
+    c = 2 * half
+    q, k, v, d_out = arrays(0, N * c, groups, (d, d))
+    at, world, causal = token_positions(N * c, N, layout), World(N), World(N)
+    run = [shard(each, at) for each in (q, k, v)]
+    forward = ring.ring_attention(world, *run, at, causal=False)
+    ring.ring_attention_backward(world, run[0], forward, shard(d_out, at), at, causal=False)
+    ring.ring_attention(causal, *run, at, causal=True)
+    query_width, kv_width = len(q) * d, len(k) * d
+    sent = ring_attention.ring_sent_bytes(N, c, kv_width, 8)
+    assert world.ledger.sent_bytes(ring.KV_FORWARD).tolist() == [sent] * N
+    assert world.ledger.sent_bytes(ring.KV_BACKWARD, ring.GRADIENTS).tolist() == [2 * sent] * N
+    assert sent == (N - 1) * ring_attention.round_bytes(c, kv_width, 8)
+    assert world.ledger.flops_done(attention.FORWARD).tolist() == [N * ring_attention.round_flops(c, query_width)] * N
+    assert world.ledger.flops_done(attention.BACKWARD).tolist() == [2.5 * N * ring_attention.round_flops(c, query_width)] * N
+    mean_context = (N * c + 1) / 2
+    assert causal.ledger.flops_done().sum() == N * c * flops.attention_flops(mean_context, len(q), d, d)
+    if N > 1:
+        assert forward.held_bytes == [ring_attention.ring_held_bytes(c, query_width, kv_width, 8)] * N
 
 
 @few
