@@ -46,7 +46,7 @@ class Operator:
     dgrad: Array
     wgrad: Array
     modules: frozenset[str]  # recompute modules that run this operator again
-    launches: float  # kernels of one forward
+    launches: Array | float  # kernels of one forward
     source: str
 
 
@@ -261,9 +261,10 @@ def _ring_merge(p: Pricer, out_width: Array, gradient_width: Array, modules: fro
     steps = np.where(s.ring > 1, s.ring, 0.0)
     fwd = p.rates.stream(steps * rows * out_width * (ELEMENT + 8.0), "residual")
     bwd = p.rates.stream(steps * rows * gradient_width * 3 * ELEMENT, "residual")
-    return Operator(
-        "ring merge", "attention core", fwd.seconds, bwd.seconds, np.zeros_like(fwd.seconds), modules, 1.0, fwd.source
-    )
+    zero = np.zeros_like(fwd.seconds)
+    # A ring step is an attention kernel and a merge of its own; layouts without a ring, priced beside, have neither.
+    calls = np.where(s.ring > 1, 2 * s.ring - 1, 0.0)
+    return Operator("ring merge", "attention core", fwd.seconds, bwd.seconds, zero, modules, calls, fwd.source)
 
 
 def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
