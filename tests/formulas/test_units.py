@@ -25,8 +25,8 @@ VALUES = {
     "unified_pages": (0.0, 1.0, 1.0),
     "utilization": SHARE,
     "serving.experts_touched.experts": (4.0, 8.0, 16.0),
-    "grouped_experts.expert_tokens_needed.width": (64.0, 128.0, 256.0),
-    "grouped_experts.expert_tokens_needed.expert_width": (64.0, 128.0, 256.0),
+    "roofline.compute_bound_rows.inner": (64.0, 128.0, 256.0),
+    "roofline.compute_bound_rows.columns": (64.0, 128.0, 256.0),
     "stage": (0.0, 1.0, 2.0),
     "rank": (0.0, 1.0, 1.0),
     "flops.window_context.seq_len": (4.0, 8.0, 16.0),
@@ -40,6 +40,12 @@ VECTORS: dict[str, tuple[str, ...]] = {
 }
 
 ALL = list(formulas().values())
+
+
+def test_every_special_value_is_still_of_use():
+    arguments = {p.name for f in ALL for p in f.parameters} | {f"{f.name}.{p.name}" for f in ALL for p in f.parameters}
+    vectors = {f"{name}.{argument}" for name, given in VECTORS.items() for argument in given}
+    assert set(VALUES) | vectors <= arguments
 
 
 def values_of(formula: Formula, name: str) -> tuple[float, float, float]:
