@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.formulas import activations, activations_context, context
+from parlay.formulas import ulysses as formulas
 from parlay.simulate import attention, gathered, ring, ulysses, unsharded
 from parlay.simulate.placement import LAYOUTS, token_positions
 from parlay.simulate.world import World
@@ -81,11 +83,14 @@ def test_any_sizes(seed, seq, kv, group, d, U, R, layout, causal):
 def test_even_sizes_send_the_same_from_every_rank(U, R, per_rank, heads_each, group, d):
     kv, tokens = U * heads_each, 2 * R * U * per_rank
     ledger, by = run(0, tokens, kv, group, d, U=U, R=R, layout="zigzag", causal=True)
-    own = tokens // (U * R)
-    assert (ledger.sent_bytes(ulysses.QUERIES, ulysses.OUTPUT) * U == 2 * (U - 1) * own * kv * group * d * 8).all()
-    assert (ledger.sent_bytes(ulysses.KEYS_VALUES) * U == 2 * (U - 1) * own * kv * d * 8).all()
+    own, q, w = tokens // (U * R), kv * group * d, kv * d
+    all_to_alls = (ulysses.QUERIES, ulysses.KEYS_VALUES, ulysses.OUTPUT)
+    assert ledger.sent_bytes(*all_to_alls).tolist() == pytest.approx([formulas.ulysses_sent_bytes(U, own, q, w, 8)] * U * R)
+    back = (ulysses.D_QUERIES, ulysses.D_KEYS_VALUES, ulysses.D_OUTPUT)
+    assert ledger.sent_bytes(*back).tolist() == ledger.sent_bytes(*all_to_alls).tolist()
     # In the ring each rank passes on the K/V of its heads for a whole group's tokens.
-    assert (ledger.sent_bytes(ring.KV_FORWARD) == (R - 1) * 2 * own * U * (kv // U) * d * 8).all()
+    forward = ledger.sent_bytes(*all_to_alls, ring.KV_FORWARD)
+    assert forward.tolist() == pytest.approx([context.hybrid_sent_bytes(U, R, own, q, w, 8)] * U * R)
     assert by.positions[0].size == own
 
 
@@ -93,8 +98,45 @@ def test_even_sizes_send_the_same_from_every_rank(U, R, per_rank, heads_each, gr
 @given(kv=st.integers(1, 3), copies=st.integers(2, 3), per_rank=st.integers(1, 3), d=st.integers(1, 3))
 def test_copied_heads_send_one_head_to_every_other_rank(kv, copies, per_rank, d):
     U = kv * copies
-    ledger, _ = run(1, U * per_rank, kv, copies, d, U=U, R=1, layout="contiguous", causal=True)
-    assert ledger.sent_bytes(ulysses.KEYS_VALUES).tolist() == [2 * (U - 1) * per_rank * d * 8] * U
+    ledger, by = run(1, U * per_rank, kv, copies, d, U=U, R=1, layout="contiguous", causal=True)
+    sent = ledger.sent_bytes(ulysses.QUERIES, ulysses.KEYS_VALUES, ulysses.OUTPUT)
+    assert sent.tolist() == pytest.approx([formulas.ulysses_sent_bytes(U, per_rank, U * d, kv * d, 8, kv_copies=copies)] * U)
+    holders = np.bincount(np.concatenate(by.kv_heads))
+    assert holders.tolist() == [formulas.kv_head_copies(U, kv)] * kv
+
+
+@few
+@given(
+    U=st.integers(1, 4), kv=st.integers(1, 4), group=st.sampled_from([1, 2, 4]), per_rank=st.integers(1, 3), d=st.integers(1, 3)
+)
+def test_what_ulysses_keeps(U, kv, group, per_rank, d):
+    if (kv % U and U % kv) or (kv * group) % U:
+        return  # heads do not come out even
+    seq, rng = U * per_rank, np.random.default_rng(0)
+    by, world = ulysses.plan(seq, kv * group, kv, ulysses=U), World(U)
+    shards = [[rng.standard_normal((heads, per_rank, d)) for _ in range(U)] for heads in (kv * group, kv, kv)]
+    forward = ulysses.ulysses_attention(world, *shards, by)
+    kept = activations.queries_keys_values(per_rank, kv * group, kv, d, d, ulysses=U, element_bytes=8)
+    for u in range(U):
+        mine = (forward.queries[u][0], forward.rings[u].last_k[0], forward.rings[u].last_v[0])
+        assert sum(array.nbytes for array in mine) == kept
+
+
+@few
+@given(heads=st.integers(1, 8), kv=st.integers(1, 8), N=st.integers(1, 12))
+def test_the_largest_degree(heads, kv, N):
+    """A plan exists up to the number of query heads; K/V heads stay uncopied up to their own number."""
+    if heads % kv:
+        return
+    most = formulas.largest_degree(heads, kv, kv_copies=heads // kv)
+    if most < N:
+        with pytest.raises(ValueError, match="needs as many query heads"):
+            ulysses.plan(N, heads, kv, ulysses=N)
+        return
+    copies = np.bincount(np.concatenate(ulysses.plan(N, heads, kv, ulysses=N).kv_heads)).max()
+    if kv % N == 0 or N % kv == 0:
+        assert (copies == 1) == (formulas.largest_degree(heads, kv) >= N)
+        assert context.outer_ring_ranks(N, kv) == copies  # ranks that would copy heads can be a ring instead
 
 
 @few
@@ -123,6 +165,22 @@ def test_gathered(seed, seq, kv, group, d, N, layout, causal):
             (seq - len(at[(r + 1) % N])) * block if N > 1 else 0 for r in range(N)
         ]
     assert world.ledger.sent_bytes(gathered.GRADIENTS).tolist() == [(seq - len(at[r])) * block for r in range(N)]
+
+
+@few
+@given(N=st.integers(1, 5), c=st.integers(1, 4), kv=st.integers(1, 3), d=st.integers(1, 4))
+def test_even_gathers_send_and_hold_what_the_formulas_say(N, c, kv, d):
+    q, k, v, d_out = arrays(0, N * c, kv, 1, d)
+    at, world = token_positions(N * c, N), World(N)
+    qs, ks, vs = (shard(each, at) for each in (q, k, v))
+    results = gathered.gathered_attention(world, qs, ks, vs, at, causal=True)
+    gathered.gathered_attention_backward(world, qs, ks, vs, results, shard(d_out, at), at, causal=True)
+    sent = context.gathered_kv_sent_bytes(N, c, kv * d, 8)
+    assert world.ledger.sent_bytes(gathered.GATHER_FORWARD).tolist() == [sent] * N
+    assert world.ledger.sent_bytes(gathered.GATHER_BACKWARD, gathered.GRADIENTS).tolist() == [2 * sent] * N
+    held = world.ledger.received_bytes(gathered.GATHER_FORWARD) + ks[0].nbytes + vs[0].nbytes
+    assert held.tolist() == [context.gathered_kv_bytes(N, c, kv * d, 8)] * N
+    assert held.tolist() == [activations_context.gathered_keys_values(c, kv, d, d, ranks=N, element_bytes=8)] * N
 
 
 def test_refuses_more_ranks_than_heads():
