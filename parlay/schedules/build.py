@@ -85,4 +85,4 @@ def _two_buffered(p: int, m: int, group: int) -> Schedule:
             f"pipedream-2bw needs at least as many micro-batches per update as stages ({p}) for two versions to suffice, got {group}",
             where="schedule",
         )
-    return loop.one_f_one_b(p, m, name="pipedream-2bw", update_every=group)
+    return loop.one_f_one_b(p, m, name="pipedream-2bw", update_every=group, double_buffered=True)

@@ -22,11 +22,11 @@ def gpipe(p: int, m: int) -> Schedule:
     return assemble("gpipe", m, looped(p), [_alternate(r, p, m, steps, steps) for r in range(p)])
 
 
-def one_f_one_b(p: int, m: int, *, name: str = "1f1b", update_every: int = 0) -> Schedule:
+def one_f_one_b(p: int, m: int, *, name: str = "1f1b", update_every: int = 0, double_buffered: bool = False) -> Schedule:
     """Return 1F1B: p - 1 - r forwards, then one forward and one backward in turn."""
     steps = np.arange(m), np.zeros(m, dtype=np.int64)
     stages = [_alternate(r, p, p - 1 - r, steps, steps) for r in range(p)]
-    return assemble(name, m, looped(p), stages, update_every=update_every)
+    return assemble(name, m, looped(p), stages, update_every=update_every, double_buffered=double_buffered)
 
 
 def breadth_first(p: int, m: int, v: int) -> Schedule:

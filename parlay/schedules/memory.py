@@ -150,22 +150,22 @@ def versions(schedule: Schedule) -> Versions:
     kept = np.ones(s.stages, dtype=np.int64)
     for r in range(s.stages):
         here = s.operations(r)
-        kept[r] = _replay(s.kind[here].tolist(), s.micro_batch[here].tolist(), every, used[r])
+        kept[r] = _replay(s, here, used[r])
     own = np.arange(s.micro_batches) // every  # updates made before the one this micro-batch belongs to
     return Versions(kept, used, own[None, :] - used)
 
 
-def _replay(kinds: list[int], micro_batches: list[int], every: int, used: Ints) -> int:
+def _replay(s: Schedule, here: slice, used: Ints) -> int:
     """Fill in the version every micro-batch reads on one stage and return the most that it keeps at once."""
     newest, done, most = 0, 0, 1
-    open_: dict[int, int] = {}
-    for kind, m in zip(kinds, micro_batches, strict=True):
+    being_computed: dict[int, int] = {}
+    for kind, m in zip(s.kind[here].tolist(), s.micro_batch[here].tolist(), strict=True):
         if kind == FORWARD:
-            used[m] = newest if every == 1 else max(m // every - 1, 0)
-            open_[m] = int(used[m])
+            used[m] = max(m // s.update_every - 1, 0) if s.double_buffered else newest
+            being_computed[m] = int(used[m])
         elif kind == BACKWARD:
             done += 1
-            del open_[m]
-            newest = done // every
-        most = max(most, len({*open_.values(), newest}))
+            del being_computed[m]
+            newest = done // s.update_every
+        most = max(most, len({*being_computed.values(), newest}))
     return most

@@ -45,6 +45,8 @@ class Schedule:
         Operations of stage s are offset[s]:offset[s + 1].
     update_every
         Micro-batches between two updates of the weights; 0 = once, when the pipeline is empty.
+    double_buffered
+        True where micro-batches read the weights of one update before the newest (PipeDream-2BW).
     """
 
     name: str
@@ -57,6 +59,7 @@ class Schedule:
     together: Bools
     offset: Ints
     update_every: int = 0
+    double_buffered: bool = False
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -143,6 +146,7 @@ def assemble(
     *,
     direction: Ints | None = None,
     update_every: int = 0,
+    double_buffered: bool = False,
 ) -> Schedule:
     """Return the schedule made of each stage's operations."""
     columns = [(s.kind, s.micro_batch, s.chunk, s.together) if isinstance(s, Stage) else s for s in stages]
@@ -162,6 +166,7 @@ def assemble(
         together=flat(3).astype(np.bool_),
         offset=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
         update_every=update_every,
+        double_buffered=double_buffered,
     )  # fmt: skip
 
 

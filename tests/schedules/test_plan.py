@@ -1,6 +1,6 @@
 """Uneven splits: optimal against every split there is, the published cases, and what frameworks can express."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from parlay.schedules.plan import Unit, balanced_sizes, plan_split, split_costs,
 def every_split(n, chunks):
     for cuts in combinations(range(1, n), chunks - 1):
         ends = (0, *cuts, n)
-        yield [b - a for a, b in zip(ends, ends[1:])]
+        yield [b - a for a, b in pairwise(ends)]
 
 
 def largest(seconds, sizes):
