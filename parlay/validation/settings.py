@@ -139,14 +139,18 @@ def attention_kernel_of(backend: str) -> AttentionKernel | None:
 
     Examples
     --------
-    >>> attention_kernel_of("torch SDPA (flash)"), attention_kernel_of("fused (Transformer Engine)"), attention_kernel_of("")
+    >>> attention_kernel_of("torch SDPA (flash)"), attention_kernel_of("auto (Transformer Engine)"), attention_kernel_of("")
     ('flash-2', 'cudnn', None)
+    >>> attention_kernel_of("Transformer Engine flash (NVTE_FUSED_ATTN=0)")
+    'flash-2'
     """
     low = backend.lower()
     if "sdpa" in low:  # llm-foundry's "attn_impl flash" is flash-attn 1.0 before release 0.4 of November 2023: the era decides
         return "flash-2"
     if "cudnn" in low or low.startswith("fused"):
         return "cudnn"
+    if "transformer engine" in low and "unfused" not in low:  # it prefers cuDNN's unless told otherwise
+        return "flash-2" if low.startswith("transformer engine flash") else "cudnn"
     return None
 
 

@@ -30,7 +30,7 @@ BY_HAND = {
     "bridge-2511-021": (
         "dgx-b200", "llama-3.1-405b",
         {"tp": 4, "cp": 2, "pp": 8, "vpp": 8, "dp": 2, "cp_kind": "zigzag", "sp": True},
-        {"overlap_param_gather": True, "framework_date": "2025-11-30", "attention_kernel": None},
+        {"overlap_param_gather": True, "framework_date": "2025-11-30", "attention_kernel": "cudnn"},
     ),
     "bridge-2509-012": (
         "gb200-nvl72", "qwen3-235b-a22b",
