@@ -71,9 +71,9 @@ def powers(unit: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("formula", ALL, ids=lambda f: f.name)
+@pytest.mark.parametrize("k", [2.0**10, 2.0**-10], ids=["larger", "smaller"])
 @pytest.mark.parametrize("base", BASE)
-def test_the_result_rescales_as_the_stated_units_say(formula, base):
-    k = 1024.0
+def test_the_result_rescales_as_the_stated_units_say(formula, base, k):
     scale = {p.name: k ** powers(p.unit)[base] for p in formula.parameters}
     for pick in range(3):
         given = base_arguments(formula, pick)
