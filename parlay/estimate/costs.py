@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.communication import layer_transfers
+from parlay.estimate.communication import Transfer, layer_transfers
 from parlay.estimate.operators import Operator, Pricer, embedding_operators, head_operators, layer_operators
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
@@ -66,15 +66,16 @@ def layer_costs(p: Pricer) -> dict[str, Cost]:
 
 def embedding_cost(p: Pricer) -> Cost:
     """Return the cost of the token table's look-up."""
-    return _cost(p, embedding_operators(p), [])
+    return _cost(p, embedding_operators(p), [], checkpointed=False)
 
 
 def head_cost(p: Pricer, vocab: Array) -> Cost:
     """Return the cost of final norm, LM head and loss, `vocab` head rows on the rank."""
-    return _cost(p, head_operators(p, vocab), [])
+    return _cost(p, head_operators(p, vocab), [], checkpointed=False)
 
 
-def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # type: ignore[type-arg]
+def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, checkpointed: bool = True) -> Cost:
+    """Return the cost of a block; only layers are checkpointed, embedding and head are never run again."""
     zero = np.zeros_like(p.shard.tokens)
     forward = dict.fromkeys(GROUPS, zero)
     backward = dict.fromkeys(GROUPS, zero)
@@ -85,8 +86,8 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list) -> Cost:  # typ
         forward[o.group] = forward[o.group] + o.forward
         backward[o.group] = backward[o.group] + o.dgrad + o.wgrad
         weight = weight + o.wgrad
-        whole = p.shard.recomputes(o.modules)
-        share = np.where(whole, 1.0, np.where(selective & (o.group != "attention core"), SELECTIVE_OPS_RERUN, 0.0))
+        whole = p.shard.recomputes(o.modules) & checkpointed
+        share = np.where(whole, 1.0, np.where(selective & checkpointed & (o.group != "attention core"), SELECTIVE_OPS_RERUN, 0.0))
         recompute = recompute + share * o.forward
         calls = 0.0 if captured(p, o) else o.launches
         again = again + share * calls
