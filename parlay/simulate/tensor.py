@@ -103,14 +103,31 @@ def gelu_slope(x: Array) -> Array:
 
 def enter(world: World, shards: Sequence[Array], shape: Shape, operation: str) -> list[Array]:
     """Return whole rows in front of a column product: an all-gather of token runs with SP, nothing to do without."""
-    return all_gather(world, shards, operation=operation) if shape.sequence_parallel else list(shards)
+    return all_gather(world, shards, operation=f"{operation} all-gather") if shape.sequence_parallel else list(shards)
 
 
 def leave(world: World, partials: Sequence[Array], shape: Shape, operation: str) -> list[Array]:
     """Return the sum over the ranks behind a row product: as token runs with SP, whole on every rank without."""
     if shape.sequence_parallel:
-        return reduce_scatter(world, partials, operation=operation)
-    return all_reduce(world, partials, operation=operation)
+        return reduce_scatter(world, partials, operation=f"{operation} reduce-scatter")
+    return all_reduce(world, partials, operation=f"{operation} all-reduce")
+
+
+def collectives_of(operation: str) -> tuple[str, str, str]:
+    """Return the ledger's names of the collectives of a pass: of `FORWARD`, `BACKWARD` or `GATHER_AGAIN`."""
+    return f"{operation} all-gather", f"{operation} reduce-scatter", f"{operation} all-reduce"
+
+
+def column_product(world: World, rows: Array, columns: Sequence[Array]) -> list[Array]:
+    """Return whole output rows on every rank: each multiplies by its run of columns, an all-gather puts the outputs side by side."""
+    parts = [world.matmul(r, rows, mine, FORWARD) for r, mine in enumerate(columns)]
+    return all_gather(world, parts, axis=1, operation="column output")
+
+
+def row_product(world: World, rows: Array, weights: Sequence[Array]) -> list[Array]:
+    """Return whole output rows on every rank: each multiplies its run of columns by its rows of the matrix, an all-reduce sums."""
+    cut = split(rows, [len(mine) for mine in weights], axis=1)
+    return all_reduce(world, [world.matmul(r, cut[r], w, FORWARD) for r, w in enumerate(weights)], operation="row output")
 
 
 def forward(
@@ -192,7 +209,7 @@ def backward(
 
 
 def _leave_backward(world: World, d_rows: Sequence[Array], shape: Shape) -> list[Array]:
-    return all_gather(world, d_rows, operation=BACKWARD) if shape.sequence_parallel else list(d_rows)
+    return enter(world, d_rows, shape, BACKWARD)  # the sum's gradient is the same for every summand
 
 
 def _product_backward(world: World, r: int, rows: Array, weight: Array, d_out: Array) -> tuple[Array, Array]:

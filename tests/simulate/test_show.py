@@ -106,7 +106,7 @@ def test_regions_are_what_rank_0_keeps(t, per_rank, d, sequence):
         ran = [each.collective_after for each in regions if each.collective_after]
         assert ran == (["all-gather", "reduce-scatter"] * 2 if sequence else ["all-reduce"] * 2)
         ring_steps = sum({"all-reduce": 2}.get(name, 1) for name in ran) * (t - 1)
-        assert world.ledger.messages_sent(tensor.FORWARD).tolist() == [ring_steps] * t
+        assert world.ledger.messages_sent(*tensor.collectives_of(tensor.FORWARD)).tolist() == [ring_steps] * t
 
 
 def test_refuses_what_cannot_be_shown():

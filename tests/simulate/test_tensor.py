@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.formulas import activations, flops, parameters
+from parlay.formulas import activations, flops, parameters, tensor_parallel
 from parlay.simulate import attention, collectives, tape, tensor
 from parlay.simulate.world import World
 
@@ -113,16 +113,49 @@ even = given(
 def test_bytes_of_tp_and_of_sp(t, per_rank, kv_each, group, d, f_each):
     s, k = t * per_rank, t * kv_each
     a = k * group
-    h, n = a * d, t * per_rank * a * d * 8
+    h = a * d
     plain, _, _ = run(0, s, a, k, d, f_each * t, t, sp=False)
     split, _, _ = run(0, s, a, k, d, f_each * t, t, sp=True)
-    # Two all-reduces a pass, or two reduce-scatters and two all-gathers: 2 x 2 (t - 1)/t n bytes either way, if t divides all.
+    sent = tensor_parallel.layer_sent_bytes(t, s, h, 8)
     for name in (tensor.FORWARD, tensor.BACKWARD):
-        assert split.sent_bytes(name).tolist() == [4 * (t - 1) * n // t] * t
-        assert plain.sent_bytes(name).sum() == 4 * (t - 1) * n
-    assert split.sent_bytes(tensor.GATHER_AGAIN).tolist() == [2 * (t - 1) * n // t] * t
-    assert plain.sent_bytes(tensor.GATHER_AGAIN).sum() == plain.sent_bytes(tensor.REPLICATED).sum() == 0
+        names = tensor.collectives_of(name)
+        assert split.sent_bytes(*names).tolist() == pytest.approx([sent] * t)
+        # All-reduces cut the flat array, which t divides here too.
+        assert plain.sent_bytes(*names).tolist() == pytest.approx([sent] * t)
+    # Half of a pass gathered again for the weight gradients of the two column products, but for the two reduce-scatters.
+    assert split.sent_bytes(*tensor.collectives_of(tensor.GATHER_AGAIN)).tolist() == pytest.approx([sent / 2] * t)
+    assert plain.sent_bytes(*tensor.collectives_of(tensor.GATHER_AGAIN), tensor.REPLICATED).sum() == 0
     assert split.sent_bytes(tensor.REPLICATED).sum() == 2 * (t - 1) * 6 * h * 8
+
+
+@few
+@given(t=st.integers(2, 4), sp=st.booleans())
+def test_collectives_of_a_layer(t, sp):
+    ledger, _, _ = run(0, t, t, t, 2, t, t, sp)
+    names = [tensor.collectives_of(name) for name in (tensor.FORWARD, tensor.BACKWARD, tensor.GATHER_AGAIN)]
+    gathers, scatters, reduces = (ledger.messages_sent(*each)[0] // (t - 1) for each in zip(*names))
+    if sp:
+        assert gathers == tensor_parallel.sequence_parallel_gathers(1, gathered_again=2)
+        assert (scatters, reduces) == (tensor_parallel.sequence_parallel_scatters(1), 0)
+    else:
+        assert (gathers, scatters, reduces) == (0, 0, 2 * tensor_parallel.all_reduces(1))
+
+
+@few
+@given(t=st.integers(1, 4), rows=st.integers(1, 4), inner=st.integers(1, 3), outer=st.integers(1, 3), seed=st.integers(0, 99))
+def test_column_and_row_products(t, rows, inner, outer, seed):
+    rng, world = np.random.default_rng(seed), World(t)
+    x, w = rng.standard_normal((rows, inner * t)), rng.standard_normal((inner * t, outer * t))
+    by_columns, by_rows = collectives.split(w, [outer] * t, axis=1), collectives.split(w, [inner] * t)
+    for out in tensor.column_product(world, x, by_columns) + tensor.row_product(world, x, by_rows):
+        close(out, x @ w)
+    n = rows * outer * t * 8
+    assert world.ledger.sent_bytes("column output").tolist() == pytest.approx(
+        [tensor_parallel.column_output_sent_bytes(t, n)] * t
+    )
+    assert world.ledger.sent_bytes("row output").tolist() == pytest.approx([tensor_parallel.row_output_sent_bytes(t, n)] * t)
+    assert {mine.nbytes for mine in by_columns + by_rows} == {tensor_parallel.shard_bytes(t, inner * t, outer * t, 8)}
+    assert world.ledger.flops_done(tensor.FORWARD).tolist() == [2 * flops.matmul_flops(rows, outer * t, inner * t) / t] * t
 
 
 @few
@@ -137,9 +170,11 @@ def test_flops_and_parameters(t, per_rank, kv_each, group, d, f_each):
     score = flops.attention_flops((s + 1) / 2, a, d, d)  # a causal query sees (s + 1) / 2 keys on average
     names = (tensor.FORWARD, tensor.BACKWARD, attention.FORWARD, attention.BACKWARD)
     forward, backward, look, look_back = (ledger.flops_done(name) for name in names)
-    reduce_adds = (t - 1) * s * h  # the two reduce-scatters of a pass: t - 1 additions an element, s h of them each
-    assert forward.sum() - 2 * reduce_adds == flops.matmul_flops(s, 1, matrices)
-    assert backward.sum() - 2 * reduce_adds == 2 * flops.matmul_flops(s, 1, matrices)
+    assert forward.tolist() == [flops.matmul_flops(s, 1, matrices) / t] * t
+    assert backward.tolist() == [2 * flops.matmul_flops(s, 1, matrices) / t] * t
+    assert (ledger.flops_done(*names).sum()) == s * flops.training_flops(
+        matrices, score
+    ) + 0.5 * s * score  # scores again: 2.5, not 2
     assert look.tolist() == [s * score / t] * t
     assert look_back.tolist() == [2.5 * s * score / t] * t
 
