@@ -1,0 +1,337 @@
+"""The time of a step: its parts, its limits, and what each choice of a layout does to it."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from parlay.estimate.estimate import estimate, price
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.rules import check
+from parlay.layouts.vocabulary import SCHEDULES
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, Run
+from parlay.rates.choose import rates_for
+
+CLUSTER = load_cluster("dgx-h100")
+RATES = rates_for(CLUSTER)
+LLAMA_8B, LLAMA_70B = load_model("llama-3.1-8b"), load_model("llama-3.1-70b")
+MIXTRAL, V3 = load_model("mixtral-8x7b"), load_model("deepseek-v3")
+EQUAL = ModelSpec(  # a head and an embedding so small that stages are equal
+    id="m", name="m", hidden=4096, vocab=8,
+    kinds={"k": LayerKind(mixer=GroupedAttention(heads=32, kv_heads=8, head_dim=128), mlp=DenseMlp(width=14336))},
+    layers=(Run(kinds=("k",), count=32),), final_norm=False,
+)  # fmt: skip
+
+
+def timed(model, *layouts, cluster=CLUSTER, **workload):
+    """Return the step of each layout, alone in its arrays."""
+    work = Workload(**({"seq_len": 4096, "global_batch": 256} | workload))
+    return [price(model, cluster, work, Layouts.of(Layout(**x)), rates_for(cluster), every=True).time for x in layouts]
+
+
+def term(time, key):
+    return time.tree().find(key).value[0]
+
+
+SHAPES = [
+    (LLAMA_8B, {"dp": 8}, {}),
+    (LLAMA_8B, {"tp": 2, "cp": 2, "pp": 2, "dp": 8}, {}),
+    (LLAMA_70B, {"tp": 8, "pp": 4, "dp": 2, "vpp": 5}, {}),
+    (LLAMA_70B, {"tp": 8, "pp": 4, "dp": 2, "recompute": ("full",), "recompute_layers": 3}, {}),
+    (LLAMA_70B, {"dp": 64, "zero": 3, "recompute": ("selective_ops",)}, {"framework": "torchtitan"}),
+    (LLAMA_70B, {"tp": 4, "cp": 4, "dp": 4, "zero": 3, "shard": 4}, {"framework": "torchtitan", "seq_len": 65536}),
+    (LLAMA_8B, {"cp": 8, "dp": 2, "cp_kind": "ulysses"}, {"seq_len": 131072, "overlap_grad_reduce": True}),
+    (LLAMA_8B, {"cp": 8, "dp": 2, "cp_kind": "usp", "ulysses": 4}, {"seq_len": 131072}),
+    (LLAMA_8B, {"cp": 8, "dp": 2, "cp_kind": "allgather"}, {"seq_len": 131072}),
+    (MIXTRAL, {"tp": 2, "pp": 2, "dp": 16, "ep": 8}, {"overlap_grad_reduce": True, "overlap_param_gather": True}),
+    (MIXTRAL, {"tp": 4, "pp": 2, "dp": 8, "ep": 4, "etp": 2, "ep_overlap": True}, {"moe_imbalance": 1.5}),
+    (V3, {"pp": 16, "vpp": 2, "dp": 64, "ep": 64, "recompute": ("mla_up", "norm")}, {"global_batch": 1024}),
+    (V3, {"pp": 8, "dp": 16, "ep": 16, "schedule": "dualpipe"}, {"global_batch": 1024}),
+    (LLAMA_70B, {"pp": 4, "dp": 16, "schedule": "zb-v", "vpp": 2, "zero": 0}, {"framework": "torchtitan"}),
+    (LLAMA_8B, {"dp": 8, "zero": 2, "offload_optimizer": 1.0}, {"framework": "deepspeed"}),
+]
+
+
+@pytest.mark.parametrize(("model", "layout", "workload"), SHAPES)
+def test_the_parts_sum_to_the_step_and_none_is_negative(model, layout, workload):
+    (time,) = timed(model, layout, **workload)
+    tree = time.tree()
+    assert tree.value[0] == pytest.approx(time.step[0], rel=1e-9)
+    for node in tree.walk():
+        assert np.isfinite(node.value).all()
+        assert (node.value >= 0).all(), node.key
+        if node.parts:
+            assert node.value[0] == pytest.approx(sum(p.value[0] for p in node.parts), rel=1e-12)
+    keys = [n.key for n in tree.walk()]
+    assert len(keys) == len(set(keys))
+    assert all((n.value >= 0).all() for n in time.hidden().walk())
+    assert tree.find("step.compute").value[0] > 0.05 * time.step[0]
+
+
+@pytest.mark.parametrize(("model", "layout", "workload"), SHAPES)
+def test_a_step_is_never_faster_than_the_peak_allows(model, layout, workload):
+    from parlay.estimate.counts import flops_per_token
+
+    work = Workload(**({"seq_len": 4096, "global_batch": 256} | workload))
+    (time,) = timed(model, layout, **workload)
+    gpus = Layout(**layout).gpus
+    useful = flops_per_token(model, work.seq_len, convention="megatron") * work.global_batch * work.seq_len / gpus
+    assert 0.02 < useful / time.step[0] / 989e12 < 0.9
+
+
+def test_full_recompute_adds_one_forward_and_layers_interpolate():
+    rows = [
+        {"tp": 8, "pp": 4, "recompute": r, "recompute_layers": n}
+        for r, n in [((), 0), *[(("full",), n) for n in (5, 10, 20, 99)], (("full",), 0)]
+    ]
+    none, five, ten, twenty, many, full = timed(LLAMA_70B, *rows, cuda_graphs=True)  # launches do not add up, work does
+    again = [term(t, "step.recompute") for t in (none, five, ten, twenty, many, full)]
+    assert again[0] == 0
+    assert again[1:] == pytest.approx([again[5] * x for x in (0.25, 0.5, 1, 1, 1)])
+    assert many.step[0] == full.step[0] == twenty.step[0]
+    assert none.step[0] < five.step[0] < ten.step[0] < full.step[0]
+    m = full.micro_batches[0]
+    layers = full.weights["layer:block"] if "layer:block" in full.weights else next(iter(full.weights.values()))
+    (kind,) = [k for k in full.blocks if k.startswith("layer:")]
+    forward = sum(full.blocks[kind].forward.values())[0] - full.blocks[kind].forward["launch gaps"][0]
+    exposed = sum(full.blocks[kind].exposed_forward.values())[0]
+    assert again[5] <= m * layers[0, full.slowest[0]] * (forward + exposed) * (1 + 1e-9)
+    assert again[5] >= m * layers[0, full.slowest[0]] * forward * (1 - 1e-9)
+
+
+def test_recomputed_modules_cost_less_than_everything():
+    rows = [
+        {"tp": 2, "dp": 8, "recompute": r} for r in ((), ("norm",), ("core_attention",), ("norm", "core_attention"), ("full",))
+    ]
+    none, norm, core, both, full = (term(t, "step.recompute") for t in timed(LLAMA_8B, *rows))
+    assert 0 == none < norm < core < full
+    assert both == pytest.approx(norm + core)
+    assert both < full
+
+
+@pytest.mark.parametrize("m", [4, 8, 16, 64])
+def test_one_forward_one_backward_is_the_closed_form_on_equal_stages(m):
+    """(m + p - 1) (f + b), what each micro-batch sends included: p - 1 of m + p - 1 is the bubble."""
+    p = 4
+    (time,) = timed(EQUAL, {"pp": p}, global_batch=m, cuda_graphs=True)
+    each = time.forward[0] + time.backward[0] + time.sends[0]
+    assert each.max() == pytest.approx(each.min(), rel=5e-3)  # the tiny head's own kernels
+    assert time.bubble[0] == pytest.approx(each.sum() - each.max(), rel=1e-9)
+    pipeline = time.step[0] - time.data.exposed[0] - time.data.optimizer.value[0]
+    assert time.bubble[0] / pipeline == pytest.approx((p - 1) / (m + p - 1), rel=5e-3)
+
+
+def test_more_micro_batches_make_the_bubble_smaller():
+    shares = [
+        term(t, "step.bubble") / t.step[0] for m in (4, 8, 16, 64) for t in timed(LLAMA_70B, {"tp": 8, "pp": 4}, global_batch=m)
+    ]
+    assert all(a > b for a, b in pairwise(shares))
+
+
+def test_virtual_stages_divide_the_bubble():
+    plain, two, eight = timed(EQUAL, *({"pp": 4, "vpp": v} for v in (1, 2, 8)), global_batch=16, cuda_graphs=True)
+    busy = (plain.forward[0, :3] + plain.backward[0, :3]).mean()
+    hop = two.bubble[0] - 3 * busy / 2
+    assert 0 < hop < 0.05 * busy  # the hops of fill and drain
+    assert eight.bubble[0] == pytest.approx(3 * busy / 8 + hop, rel=1e-3)
+    assert eight.bubble[0] < two.bubble[0] < plain.bubble[0]
+
+
+def test_schedules_wait_in_the_order_their_papers_say():
+    """GPipe and 1F1B alike; ZB-H1 less; ZB-V and DualPipe least (Qi 2023, DeepSeek-V3 report)."""
+    names = ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe"]
+    rows = [{"pp": 8, "schedule": n, "vpp": 2 if n == "zb-v" else 1} for n in names]
+    bubble = {n: t.bubble[0] for n, t in zip(names, timed(EQUAL, *rows, global_batch=32, cuda_graphs=True), strict=True)}
+    assert bubble["gpipe"] == bubble["1f1b"]
+    assert bubble["zb-h1"] < 0.5 * bubble["1f1b"]
+    assert bubble["zb-h2"] < bubble["zb-h1"]
+    assert bubble["zb-v"] < bubble["zb-h1"]
+    assert bubble["dualpipe"] < 0.5 * bubble["1f1b"]
+
+
+def test_the_slowest_stage_sets_the_pace():
+    """Gemma's head weighs five layers: the last stage is the slowest, and a lighter one makes the step shorter."""
+    model = load_model("gemma-3-27b")
+    rows = [{"tp": 8, "pp": 4}, {"tp": 8, "pp": 4, "last_layers": 11}]
+    even, lighter = timed(model, *rows, global_batch=64)
+    assert even.slowest[0] == 3
+    assert lighter.step[0] < even.step[0]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 8])
+def test_twice_the_batch_takes_twice_the_work(nodes):
+    one, two = (timed(LLAMA_8B, {"dp": 8 * nodes}, global_batch=b * nodes)[0] for b in (64, 128))
+    for key in ("step.compute", "step.exposed.tp"):
+        assert term(two, key) == pytest.approx(2 * term(one, key))
+    assert term(two, "step.optimizer") == term(one, "step.optimizer")
+    assert two.step[0] < 2 * one.step[0]
+
+
+def test_more_tensor_parallelism_moves_more_and_computes_less_a_rank():
+    times = timed(LLAMA_70B, *({"tp": t, "pp": 8 // t, "dp": 8} for t in (1, 2, 4, 8)), global_batch=64)
+    tp = [term(t, "step.exposed.tp") for t in times]
+    assert tp[0] == 0
+    assert tp[1] > 0
+    per_layer = [t.blocks[next(iter(t.blocks))] for t in times]
+    compute = [sum(c.forward.values())[0] for c in per_layer]
+    assert compute[0] > compute[1] > compute[2] > compute[3] > compute[0] / 8 * 0.999
+
+
+@pytest.mark.parametrize(("flag", "model", "layout"), [
+    ("tp_overlap", LLAMA_70B, {"tp": 8, "dp": 8}),
+    ("ep_overlap", MIXTRAL, {"dp": 64, "ep": 8}),
+    ("ep_overlap", V3, {"pp": 16, "dp": 64, "ep": 64}),
+])  # fmt: skip
+def test_overlapped_layer_transfers_show_less(flag, model, layout):
+    off, on = timed(model, layout, layout | {flag: True}, global_batch=1024)
+    axis = flag[:2]
+    shown_off, shown_on = term(off, f"step.exposed.{axis}"), term(on, f"step.exposed.{axis}")
+    assert 0 <= shown_on < shown_off
+    assert on.hidden().find(f"hidden.{axis}").value[0] > off.hidden().find(f"hidden.{axis}").value[0]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+@pytest.mark.parametrize(
+    "layout", [{"dp": 64}, {"tp": 8, "dp": 8}, {"tp": 8, "pp": 4, "dp": 2}, {"tp": 8, "dp": 8, "micro_batch": 4}]
+)
+def test_overlapped_gradients_and_weights_show_less_and_all_time_is_counted(zero, layout):
+    flags = [(False, False), (True, False), (False, True), (True, True)]
+    times = [timed(LLAMA_70B, layout | {"zero": zero}, overlap_grad_reduce=a, overlap_param_gather=b)[0].data for a, b in flags]
+    none, reduce, gather, both = (t.exposed[0] for t in times)
+    assert 0 < both <= min(reduce, gather) <= max(reduce, gather) <= none
+    totals = [t.exposed[0] + t.hidden[0] for t in times]
+    if "pp" not in layout:  # with stages another one may be the last to end
+        assert totals == pytest.approx([totals[0]] * 4)
+        assert times[0].hidden[0] == pytest.approx(0, abs=1e-12)
+    if zero:
+        assert both < none
+
+
+def test_sharded_weights_move_more_than_a_sharded_optimizer():
+    """ZeRO-3 gathers each weight twice a micro-batch: half as much traffic again at one micro-batch, more with more."""
+    given = {"framework": "torchtitan"}
+    for m, least in ((1, 1.2), (4, 4.0)):
+        one, three = timed(LLAMA_8B, *({"dp": 64, "zero": z} for z in (1, 3)), global_batch=64 * m, **given)
+        moved = [t.data.exposed[0] + t.data.hidden[0] for t in (one, three)]
+        assert moved[1] > least * moved[0]
+        assert three.data.exposed[0] < moved[1]
+
+
+def test_a_shard_within_the_node_gathers_weights_over_its_links():
+    """Hybrid sharding (HSDP): weights come over NVLink; the copies' gradients still cross the network."""
+    full, hybrid = timed(LLAMA_8B, {"dp": 256, "zero": 3}, {"dp": 256, "zero": 3, "shard": 8}, framework="torchtitan")
+    assert term(hybrid, "step.exposed.dp_gather") < term(full, "step.exposed.dp_gather")
+    assert term(hybrid, "step.exposed.dp_reduce") > 0
+
+
+def test_an_offloaded_optimizer_waits_for_the_host_link():
+    on, half, off = timed(LLAMA_8B, *({"dp": 8, "offload_optimizer": x} for x in (0.0, 0.5, 1.0)))
+    assert on.data.optimizer.value[0] < half.data.optimizer.value[0] < off.data.optimizer.value[0]
+
+
+def test_the_busiest_expert_rank_sets_the_pace():
+    even, skewed = (timed(MIXTRAL, {"dp": 64, "ep": 8}, moe_imbalance=x)[0] for x in (1.0, 2.0))
+    assert term(skewed, "step.compute.experts") > 1.5 * term(even, "step.compute.experts")
+    assert term(skewed, "step.compute.attention_core") == term(even, "step.compute.attention_core")
+    assert term(skewed, "step.exposed.ep") > term(even, "step.exposed.ep")
+
+
+def test_experts_that_leave_the_node_wait_on_the_network():
+    inside, outside = timed(V3, *({"dp": 256, "pp": 4, "ep": e} for e in (8, 64)), global_batch=1024)
+    assert term(outside, "step.exposed.ep") > 1.5 * term(inside, "step.exposed.ep")
+
+
+def test_where_a_group_lies_decides_the_link_not_how_large_it_is():
+    """llm-analysis issue 27: eight data-parallel ranks, one node apart behind tp 8, side by side without it."""
+    near = timed(LLAMA_8B, {"dp": 8})[0].data
+    far = timed(LLAMA_8B, {"tp": 8, "dp": 8})[0].data
+    nbytes = [1.0, 1 / 8]
+    assert far.exposed[0] / nbytes[1] > 3 * near.exposed[0] / nbytes[0]
+    inner = timed(LLAMA_8B, {"tp": 8, "dp": 8, "order": ("dp", "cp", "tp", "pp")})[0].data
+    assert inner.exposed[0] < far.exposed[0]
+
+
+def test_cuda_graphs_close_the_gaps_between_short_kernels():
+    small = load_model("llama-3.2-1b")
+    plain, captured = (timed(small, {"tp": 8}, seq_len=512, cuda_graphs=x)[0] for x in (False, True))
+    assert term(plain, "step.compute.launch_gaps") > 0
+    assert term(captured, "step.compute.launch_gaps") == 0
+    assert captured.step[0] < plain.step[0]
+
+
+def test_the_same_question_gets_the_same_answer():
+    rows = [timed(V3, {"pp": 16, "dp": 64, "ep": 64}, global_batch=1024)[0].step[0] for _ in range(3)]
+    assert rows[0] == rows[1] == rows[2]
+
+
+drawn = st.builds(
+    Layout,
+    tp=st.sampled_from([1, 2, 4, 8]),
+    cp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 4, 8]),
+    dp=st.sampled_from([1, 2, 4, 8]),
+    ep=st.sampled_from([1, 2, 8]),
+    vpp=st.sampled_from([1, 2]),
+    sp=st.sampled_from([None, False]),
+    cp_kind=st.sampled_from(["zigzag", "ring", "allgather", "ulysses", "usp"]),
+    ulysses=st.sampled_from([1, 2]),
+    zero=st.sampled_from([0, 1, 2, 3]),
+    micro_batch=st.sampled_from([1, 2]),
+    recompute=st.sampled_from([(), ("full",), ("norm", "mlp_activation"), ("core_attention",)]),
+    recompute_layers=st.sampled_from([0, 0, 1]),
+    first_layers=st.sampled_from([0, 0, 3]),
+    tp_overlap=st.booleans(),
+    ep_overlap=st.booleans(),
+    offload_optimizer=st.sampled_from([0.0, 0.5]),
+    offload_activations=st.sampled_from([0.0, 0.5]),
+)
+
+
+@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+@given(
+    st.lists(drawn, min_size=8, max_size=16),
+    st.sampled_from(["llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-3-27b"]),
+    st.sampled_from(["megatron-core", "torchtitan", "deepspeed"]),
+    st.booleans(),
+)
+def test_many_layouts_at_once_are_priced_as_each_alone(rows, name, framework, overlap):
+    model = load_model(name)
+    work = Workload(seq_len=8192, global_batch=64, framework=framework, overlap_grad_reduce=overlap, overlap_param_gather=overlap)
+    rows = [r for r in rows if not check(r, model, CLUSTER, work)]
+    if not rows:
+        return
+    together = price(model, CLUSTER, work, Layouts.of(rows), RATES)
+    listed = price(model, CLUSTER, work, Layouts.of(rows), RATES, every=True)
+    for i, row in enumerate(rows):
+        alone = price(model, CLUSTER, work, Layouts.of(row), RATES)
+        for many in (together, listed):
+            np.testing.assert_allclose(many.memory.peak[i], alone.memory.peak[0], rtol=1e-12)
+            np.testing.assert_allclose(many.time.step[i], alone.time.step[0], rtol=1e-12)
+        left = {t.key: t.value for t in together.time.tree().at(i).walk()}
+        right = {t.key: t.value for t in alone.time.tree().at(0).walk()}
+        assert left == pytest.approx(right, rel=1e-9, abs=1e-12)
+
+
+def test_every_schedule_is_priced():
+    for name in SCHEDULES:
+        vpp = 2 if name in ("interleaved", "bfs", "zb-v", "dualpipev") else 1
+        (time,) = timed(EQUAL, {"pp": 4, "vpp": vpp, "schedule": name}, global_batch=16)
+        assert time.step[0] > 0
+
+
+def test_an_estimate_repeats_what_the_arrays_say():
+    work = Workload(seq_len=8192, global_batch=512)
+    layout = Layout(tp=8, pp=4, dp=2)
+    e = estimate(LLAMA_70B, CLUSTER, work, layout)
+    prices = price(LLAMA_70B, CLUSTER, work, Layouts.of(layout), RATES)
+    assert e.step_s == pytest.approx(prices.time.step[0], rel=1e-12)
+    assert e.peak_bytes == pytest.approx(prices.memory.peak[0], rel=1e-12)
+    assert e.tokens_per_s_per_gpu == pytest.approx(512 * 8192 / e.step_s / 64)
+    assert e.mfu == pytest.approx(e.tokens_per_s_per_gpu * e.flops_per_token / 989e12, rel=1e-3)
+    assert dataclasses.replace(e) == e
