@@ -12,6 +12,8 @@ import typer
 from parlay.cli.main import COMMANDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs"
+README = "../README.md"
+MIXED = ("reference/cli.md", "validation.md", README)  # pages in folders that also hold pages written by hand
 
 
 def cli_page() -> str:
@@ -59,11 +61,22 @@ def _spelled(parameter: Any) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write or check the pages; return 1 if one is not current."""
-    from parlay.report.docs import pages
+    from parlay.cli.readme import refreshed
+    from parlay.report.docs import GENERATED, pages
+    from parlay.report.validate_page import validation_page
+    from parlay.validation.predict import validate_runs
+    from parlay.validation.runs import packaged_runs
 
-    found = {**pages(), "reference/cli.md": cli_page()}
+    validation = validate_runs(packaged_runs())
+    readme = (FOLDER / README).read_text(encoding="utf-8")
+    found = {
+        **pages(),
+        "reference/cli.md": cli_page(),
+        "validation.md": GENERATED + validation_page(validation),
+        README: refreshed(readme, validation),
+    }
     stale = [p for p, text in found.items() if not (FOLDER / p).is_file() or (FOLDER / p).read_text(encoding="utf-8") != text]
-    folders = {(FOLDER / p).parent for p in found if p != "reference/cli.md"} - {FOLDER / "reference"}
+    folders = {(FOLDER / p).parent for p in found if p not in MIXED} - {FOLDER / "reference"}
     left = [
         str(f.relative_to(FOLDER)) for folder in folders for f in folder.glob("*.*") if str(f.relative_to(FOLDER)) not in found
     ]
