@@ -11,6 +11,7 @@ from parlay.errors import UsageError
 from parlay.estimate.counts import flops_per_token
 from parlay.estimate.local import local_parameters
 from parlay.estimate.memory import Memory, memory
+from parlay.estimate.record import Expected, expected, features_of
 from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
@@ -73,6 +74,7 @@ class Estimate:
     mfu_peak_flops_per_s: float
     assumptions: tuple[str, ...]
     sources: dict[str, str]
+    expected: Expected | None  # how far measured runs lay from predictions like this one
     violations: tuple[Violation, ...]
 
 
@@ -153,6 +155,7 @@ def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: La
         mfu_convention=MFU_CONVENTION,
         mfu_peak_flops_per_s=peak,
         assumptions=prices.memory.assumptions,
+        expected=expected(features_of(model, cluster, workload, layout)),
         sources={t.key: t.source for t in step.walk() if not t.parts},
         violations=(),
     )

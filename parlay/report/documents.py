@@ -70,6 +70,17 @@ class QuestionDocument(_Document):
     framework: str
 
 
+class ExpectedDocument(_Document):
+    """The range of step seconds that the nearest measured runs suggest, and how like the case the nearest is."""
+
+    step_low_s: float
+    step_high_s: float
+    runs: int
+    nearest: str
+    distance: float
+    far_from_any_run: bool
+
+
 class EstimateDocument(_Document):
     """One layout, priced."""
 
@@ -90,6 +101,7 @@ class EstimateDocument(_Document):
     hidden: TermDocument
     memory: list[TermDocument]
     assumptions: list[str]
+    expected: ExpectedDocument | None = None
     run_s: float | None = None
     gpu_hours: float | None = None
     cost_usd: float | None = None
@@ -238,7 +250,18 @@ def estimate_document(e: Estimate, gpu_hour_usd: float | None = None) -> Estimat
         mfu_peak_flops_per_s=e.mfu_peak_flops_per_s, memory_peak_bytes=e.peak_bytes,
         memory_limit_bytes=e.memory_limit_bytes, memory_worst_stage=e.worst_stage, time=TermDocument.of(e.step),
         hidden=TermDocument.of(e.hidden), memory=[TermDocument.of(t) for t in e.memory],
-        assumptions=list(e.assumptions), **run,
+        assumptions=list(e.assumptions), expected=expected_document(e), **run,
+    )  # fmt: skip
+
+
+def expected_document(e: Estimate) -> ExpectedDocument | None:
+    """Return the range around an estimate, None without a track record."""
+    x = e.expected
+    if x is None:
+        return None
+    return ExpectedDocument(
+        step_low_s=e.step_s * x.low, step_high_s=e.step_s * x.high, runs=x.runs, nearest=x.nearest, distance=x.distance,
+        far_from_any_run=x.far,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parlay.estimate.estimate import Estimate
 from parlay.report.table import Page, wrap
+from parlay.units import significant
 
 MEANING = {
     "exact": "shapes alone",
@@ -45,4 +46,14 @@ def accuracy_lines(e: Estimate, page: Page) -> list[str]:
     out = wrap("step time from: " + "; ".join(parts), page, hang="  ")
     peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {e.workload.precision}"
     out += wrap(f"MFU: {CONVENTION[e.mfu_convention]}; against {peak} ({e.mfu_convention})", page, hang="  ")
-    return out
+    return [*out, *expected_lines(e, page)]
+
+
+def expected_lines(e: Estimate, page: Page) -> list[str]:
+    """Return the range in which measured runs like this one lay, and how like it they are."""
+    x = e.expected
+    if x is None:
+        return []
+    low, high = significant(e.step_s * x.low, 3), significant(e.step_s * x.high, 3)
+    alike = f"nearest: {x.nearest}" if not x.far else f"no measured run is like it; the nearest is {x.nearest}"
+    return wrap(f"expect {low} to {high} s a step: 8 in 10 of the {x.runs} nearest measured runs; {alike}", page, hang="  ")
