@@ -22,6 +22,7 @@ from parlay.rates.in_step import family_of, width_of
 
 RECORD_FILE = Path(__file__).with_name("record.json")
 NEIGHBOURS = 15  # runs whose spread is shown: enough for a tenth and a ninth decile
+LEAST_SPREAD = 0.05  # the same benchmark moves this much from release to release, so no range is narrower
 FAR = 2.0  # a distance beyond which no measured run resembles the case
 
 
@@ -93,7 +94,8 @@ def expected(features: Features) -> Expected | None:
             break
     ratios = sorted(ratio for _, ratio in seen.values())
     name, (off, _) = next(iter(seen.items()))
-    return Expected(_decile(ratios, 0.1), _decile(ratios, 0.9), len(ratios), name, off)
+    low, high = min(_decile(ratios, 0.1), 1 - LEAST_SPREAD), max(_decile(ratios, 0.9), 1 + LEAST_SPREAD)
+    return Expected(low, high, len(ratios), name, off)
 
 
 @lru_cache(maxsize=1)

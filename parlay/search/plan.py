@@ -22,6 +22,7 @@ from parlay.search.space import Counted, Space, join, layouts_of
 Array = NDArray[np.float64]
 Progress = Callable[[int, float], None]  # layouts priced so far, best step seconds
 
+TIE = 0.005  # of a step: layouts closer than this are a tie
 KEPT = 4096  # best rows carried from chunk to chunk
 
 
@@ -207,18 +208,32 @@ def _rows(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
     if found.best is None:
         return ()
     b = found.best
-    seen: set[tuple[int, ...]] = set()
-    chosen: list[Layout] = []
-    for i in range(len(b)):
-        grid = tuple(int(a[i]) for a in (b.tp, b.cp, b.pp, b.dp, b.ep, b.etp, b.zero))
-        if grid not in seen:
-            seen.add(grid)
-            chosen.append(b.one(i))
-        if len(chosen) == top:
-            break
+    chosen = [b.one(i) for i in _simplest_of_ties(b, found.step, top)]
     estimates = [estimate(model, cluster, workload, layout, rates=rates) for layout in chosen]
+    estimates.sort(key=lambda e: e.step_s)
     first = estimates[0]
     return tuple(PlanRow(e, limited_by(e), "" if e is first else why_slower(e, first)) for e in estimates)
+
+
+def _simplest_of_ties(b: Layouts, step: Array, top: int) -> list[int]:
+    """Return one row of each of the `top` best grids: the fastest, or of those within TIE of it the least to set up.
+
+    Fewer virtual stages, then less recompute, then larger micro-batches: differences below TIE are smaller than what the
+    model can tell.
+    """
+    best: dict[tuple[int, ...], list[int]] = {}
+    for i in range(len(b)):
+        grid = tuple(int(a[i]) for a in (b.tp, b.cp, b.pp, b.dp, b.ep, b.etp, b.zero))
+        rows = best.get(grid)
+        if rows is None:
+            if len(best) == top:
+                continue
+            best[grid] = [i]
+        elif step[i] <= step[rows[0]] * (1 + TIE):
+            rows.append(i)
+    return [
+        min(rows, key=lambda i: (b.vpp[i], int(b.recompute[i]).bit_count(), -b.micro_batch[i], step[i])) for rows in best.values()
+    ]
 
 
 def limited_by(e: Estimate) -> str:
@@ -240,7 +255,7 @@ def why_slower(e: Estimate, first: Estimate) -> str:
     more = [(t.value - (base[t.key].value if t.key in base else 0.0), t) for t in e.step.walk() if not t.parts]
     more.sort(key=lambda pair: -pair[0])
     lost = e.step_s - first.step_s
-    if lost < 0.005 * first.step_s:
+    if lost < TIE * first.step_s:
         return f"a tie: {lost / first.step_s:+.1%}"
     words = [f"{t.label} {d / first.step_s:+.1%}" for d, t in more[:2] if d > 0.1 * lost]
     return f"{lost / first.step_s:+.1%} step time: " + ", ".join(words or ["many small terms"])
