@@ -129,7 +129,14 @@ def _named(folded: str) -> ModelSpec | None:
     for pattern, entry in NAMES:
         if re.match(pattern, folded):
             return _catalog(entry)
-    return _catalog(folded)
+    words = re.sub(r"^([a-z]+)(\d)", r"\1-\2", folded).split("-")
+    for kept in range(len(words), 1, -1):  # without what a source adds at the end: instruct, hf, a table's remark
+        for name in ("-".join(words[:kept]), "-".join([words[0] + words[1], *words[2:kept]])):
+            if any(c.isdigit() for c in name):
+                found = _catalog(name)
+                if found is not None:
+                    return found
+    return None
 
 
 def _catalog(entry: str) -> ModelSpec | None:
@@ -353,6 +360,18 @@ def _gpt3(name: str, hidden: int, layers: int, heads: int) -> ModelSpec:
     return _dense(name, {"hidden": hidden, "layers": layers, "heads": heads, "vocab": 50257, "ffn": 4 * hidden})[0]
 
 
+def _nemotron(name: str, hidden: int, layers: int, heads: int) -> ModelSpec:
+    """Return a Nemotron-3 dense size of 2024 (NVIDIA/NeMo nemo/collections/llm/gpt/model/nemotron.py)."""
+    kind = LayerKind(
+        mixer=GroupedAttention(heads=heads, kv_heads=heads, head_dim=hidden // heads),
+        mlp=DenseMlp(width=4 * hidden, gated=False, activation="relu2"),
+    )
+    return ModelSpec(
+        id=fold(name), name=name, family="nemotron", hidden=hidden, vocab=256000, norm="layernorm", kinds={"block": kind},
+        layers=(Layers(kinds=("block",), count=layers),), source=_nemotron.__doc__ or "",
+    )  # fmt: skip
+
+
 def baichuan_2_13b() -> ModelSpec:
     """Return Baichuan2-13B (baichuan-inc/Baichuan2-13B-Base config.json)."""
     arch = {"hidden": 5120, "layers": 40, "heads": 40, "ffn": 13696, "vocab": 125696, "tied_embeddings": False}
@@ -367,6 +386,9 @@ OWN = {
     "llama4-maverick": llama_4_maverick,
     "llama-1b-nanotron": nanotron_llama_1b,
     "qwen1.5-moe-a2.7b": qwen_1_5_moe,
+    "nemotron-8b": lambda: _nemotron("Nemotron-8B", 4096, 32, 32),
+    "nemotron-22b": lambda: _nemotron("Nemotron-22B", 6144, 40, 48),
+    "gpt3-5b": lambda: _gpt3("GPT3-5B", 4096, 24, 32),
     "gpt3-20b": lambda: _gpt3("GPT3-20B", 6144, 44, 48),
     "gpt3-13b": lambda: _gpt3("GPT3-13B", 5120, 40, 40),
     "gpt3-6.7b": lambda: _gpt3("GPT3-6.7B", 4096, 32, 32),

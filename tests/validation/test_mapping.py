@@ -3,6 +3,7 @@
 import pytest
 
 from parlay.estimate.counts import parameters
+from parlay.validation.architectures import UnknownArchitecture, architecture
 from parlay.validation.habits import era_of, habit_of
 from parlay.validation.mapping import Case, Unmapped, map_run
 from parlay.validation.measured import measured_step
@@ -248,3 +249,27 @@ def test_a_convention_that_is_not_known_gives_no_seconds(runs):
 
     run = dataclasses.replace(runs["narayanan-005"], flops_convention="somebody's own")
     assert measured_step(map_run(run)).step_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Llama-2-7b-hf", "llama-2-7b"),
+        ("Llama3.2-1B", "llama-3.2-1b"),
+        ("Qwen3_14B (pretrain)", "qwen3-14b"),
+        ("Mixtral 8x22B Instruct", "mixtral-8x22b"),
+        ("Gemma 2 9B", "gemma-2-9b"),
+        ("DeepSeek-V2-Lite", "deepseek-v2-lite"),
+        ("LLAMA3.1_405B", "llama-3.1-405b"),
+        ("Kimi K2", "kimi-k2"),
+        ("OLMo-2 13B", "olmo-2-13b"),
+    ],
+)
+def test_names_of_sources_find_the_catalog(name, model):
+    assert architecture(name, {})[0].id == model
+
+
+@pytest.mark.parametrize("name", ["Somebody's model", "13B", "7", "", "GPT", "Llama", "x" * 500])
+def test_a_name_of_nothing_is_not_guessed(name):
+    with pytest.raises(UnknownArchitecture):
+        architecture(name, {})

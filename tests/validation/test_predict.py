@@ -21,9 +21,9 @@ def runs():
 
 @pytest.fixture(scope="module")
 def everything(runs):
-    started = time.perf_counter()
+    started = time.process_time()
     found = validate_runs(runs)
-    return found, time.perf_counter() - started
+    return found, time.process_time() - started
 
 
 def test_every_run_is_predicted_or_has_a_reason(runs, everything):
@@ -34,7 +34,7 @@ def test_every_run_is_predicted_or_has_a_reason(runs, everything):
     assert all(u.reason for u in found.unpredicted)
 
 
-def test_all_shipped_runs_take_less_than_20_seconds(everything):
+def test_all_shipped_runs_take_less_than_20_seconds_of_one_core(everything):
     assert everything[1] < 20
 
 
