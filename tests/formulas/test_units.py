@@ -33,6 +33,15 @@ VALUES = {
     "activations_context.ring_forward_held.ring": (2.0, 2.0, 4.0),
     "activations_moe.expert_rows.capacity_factor": (0.0, 1.0, 2.0),
 }
+# Counts of things that cannot be cut, wherever they appear. Sizes of shards and mean values may be fractions.
+WHOLE = {
+    "stages", "stage", "virtual", "micro_batches", "ranks", "local_ranks", "ring_ranks", "ulysses_ranks", "nodes", "devices",
+    "size", "stride", "domain", "round_index", "query_heads", "tables", "multiple",
+}  # fmt: skip
+FRACTIONS = {  # estimates call these for many layouts, with mean numbers of ranks
+    ("activations_context.gathered_keys_values", "ranks"),
+    ("communication_buffers.deepep_buffers", "ranks"),
+}
 # Arguments of which the last axis is one entry an expert or rank, and which the formula reduces.
 VECTORS: dict[str, tuple[str, ...]] = {
     "routing.busiest_over_mean": ("loads",),
@@ -104,6 +113,16 @@ def test_what_means_nothing_is_refused_by_name(formula, bad):
         wrong = [bad, 1.0] if p.name in vectors_of(formula) else bad
         with pytest.raises(FormulaDomainError, match=f"`{p.name}` must be"):
             formula.function(**{**base_arguments(formula), p.name: wrong})
+
+
+COUNTED = [(f, p.name) for f in ALL for p in f.parameters if p.name in WHOLE and (f.name, p.name) not in FRACTIONS]
+
+
+@pytest.mark.parametrize(("formula", "name"), COUNTED, ids=lambda x: getattr(x, "name", x))
+def test_half_of_what_cannot_be_cut_is_refused(formula, name):
+    given = base_arguments(formula)
+    with pytest.raises(FormulaDomainError, match=f"`{name}` must be a whole number"):
+        formula.function(**{**given, name: float(np.float64(given[name])) + 0.5})
 
 
 @pytest.mark.parametrize("formula", ALL, ids=lambda f: f.name)
