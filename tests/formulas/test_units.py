@@ -38,7 +38,7 @@ WHOLE = {
     "stages", "stage", "virtual", "micro_batches", "ranks", "local_ranks", "ring_ranks", "ulysses_ranks", "nodes", "devices",
     "size", "stride", "domain", "round_index", "query_heads", "tables", "multiple",
 }  # fmt: skip
-FRACTIONS = {  # estimates call these for many layouts, with mean numbers of ranks
+FRACTIONS = {  # these check the range alone
     ("activations_context.gathered_keys_values", "ranks"),
     ("communication_buffers.deepep_buffers", "ranks"),
 }
