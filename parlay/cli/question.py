@@ -131,7 +131,9 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
         chosen = validate(Layout, fields, f"{where}: layout")
     gpus = table.get("gpus", chosen.gpus if chosen else None)
     if gpus is None:
-        raise UsageError("no GPU count given", where=where, hint="say how many with --gpus 64")
+        raise UsageError(
+            "no GPU count given", where=where, hint="say how many with --gpus 64, or give a layout such as tp8.pp4.dp2"
+        )
     _whole(gpus, f"{where}: gpus", most=1 << 24)
     limit = cluster.max_nodes.value * cluster.gpus_per_node.value if cluster.max_nodes else None
     if limit and gpus > limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from parlay import __version__
@@ -23,7 +24,7 @@ def quantity(value: float, unit: str) -> str:
         return show_seconds(value, 4)
     if unit in ("B/s", "FLOP/s", "FLOP", "bytes/s"):
         return show_rate(value, unit.replace("bytes", "B"), 4)
-    shown = f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else significant(value, 4)
+    shown = f"{value:,.0f}" if _is_whole(value) else significant(value, 4) if math.isfinite(value) else str(value)
     return shown if unit == "-" else f"{shown} {unit}"
 
 
@@ -110,7 +111,11 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
 def _input(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else significant(value, 5)
+    return f"{value:,.0f}" if _is_whole(value) else significant(value, 5)
+
+
+def _is_whole(value: float) -> bool:
+    return abs(value) < 1e15 and value == int(value)
 
 
 def _formula_of(term: Term) -> Formula | None:

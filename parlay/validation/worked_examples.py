@@ -116,7 +116,7 @@ def _as_said(key: str, computed: Any, said: Any, rel_tol: float) -> bool:
         return float(computed) > MUCH * float(said)
     if said == "about the same":
         return 1 / ALIKE <= float(computed) <= ALIKE
-    if isinstance(said, Decimal) and rel_tol > 0 and _same(computed, said, _digits(said)):
+    if isinstance(said, Decimal) and rel_tol > EXACT and _same(computed, said, _digits(said)):
         return True
     if isinstance(said, bool | str | list) or isinstance(computed, bool | str):
         return bool(_unboxed(computed) == _plain(said))

@@ -1,0 +1,261 @@
+"""What the commands answer: exit codes, documents that keep to their schemas, and text that fits where it goes."""
+
+import json
+
+import pytest
+
+from parlay.report.documents import REPORTS
+
+QUESTION = ["llama-3.1-70b", "--on", "dgx-h100", "--seq-len", "8192", "--global-batch", "512"]
+LAYOUT = ["--layout", "tp8.pp2.dp4"]
+RUN = """
+model = "llama-3.1-70b"
+cluster = "dgx-h100"
+gpu_hour_usd = 2.0
+
+[training]
+seq_len = 8192
+global_batch = 512
+total_tokens = "1T"
+
+[layout]
+tp = 8
+pp = 2
+dp = 4
+
+[budget]
+memory_gib = 79
+"""
+
+
+def kept(name, document):
+    """Validate a document by its own model and return it."""
+    REPORTS[name].model_validate(document)
+    assert document["schema_name"] == f"parlay/{name}"
+    assert document["schema_version"] == 1
+    return document
+
+
+def test_plan(parlay):
+    ran = parlay("plan", *QUESTION, "--gpus", "64", "--tokens", "1T", "--gpu-hour-usd", "2", "--json")
+    assert ran.code == 0
+    found = kept("plan", ran.document)
+    assert len(found["rows"]) == 5
+    steps = [r["estimate"]["step_s"] for r in found["rows"]]
+    assert steps == sorted(steps)
+    assert all(r["estimate"]["fits"] for r in found["rows"])
+    first = found["rows"][0]["estimate"]
+    tokens_per_s = 8192 * 512 / first["step_s"]
+    assert first["tokens_per_s"] == pytest.approx(tokens_per_s)
+    assert first["run_s"] == pytest.approx(1e12 / tokens_per_s)
+    assert first["gpu_hours"] == pytest.approx(1e12 / tokens_per_s * 64 / 3600)
+    assert first["cost_usd"] == pytest.approx(2 * first["gpu_hours"])
+    assert found["considered"] >= found["priced"] >= found["fitting"] > 0
+    assert sum(found["rejected"].values()) >= found["priced"] - found["fitting"]
+
+
+def test_plan_in_text(parlay):
+    ran = parlay("plan", *QUESTION, "--gpus", "64", "--top", "3", "--tokens", "1T")
+    assert ran.code == 0
+    assert "\x1b" not in ran.out
+    for words in (
+        "tok/s/GPU",
+        "MFU %",
+        "GiB",
+        "days",
+        "GPU-hours",
+        "against 1:",
+        "assumed",
+        "step time from",
+        "MFU:",
+        "parlay estimate",
+    ):
+        assert words in ran.out
+    assert "USD" not in ran.out or "gpu-hour" in ran.out.lower()
+
+
+def test_the_next_command_gives_the_same_estimate(parlay):
+    first = parlay("plan", *QUESTION, "--gpus", "64", "--json").document["rows"][0]["estimate"]
+    text = parlay("plan", *QUESTION, "--gpus", "64").out
+    command = text[text.rindex("parlay estimate") :].replace("\\\n", " ").split()
+    again = parlay(*command[1:], "--json").document["estimate"]
+    assert again["step_s"] == first["step_s"]
+    assert again["memory_peak_bytes"] == first["memory_peak_bytes"]
+
+
+def test_fixing_axes(parlay):
+    ran = parlay("plan", *QUESTION, "--gpus", "64", "--fix", "tp=8", "--fix", "pp=2,4", "--json")
+    layouts = [r["estimate"]["layout"] for r in ran.document["rows"]]
+    assert layouts
+    assert {x["tp"] for x in layouts} == {8}
+    assert {x["pp"] for x in layouts} <= {2, 4}
+
+
+def test_nothing_fits(parlay):
+    ran = parlay("plan", "llama-3.1-405b", "--on", "dgx-h100", "--gpus", "16", "--json")
+    assert ran.code == 1
+    found = kept("plan", ran.document)
+    assert found["rows"] == []
+    assert found["fits"] is False
+    assert found["nearest_miss"]["over_bytes"] > 0
+    assert found["cheapest_lever"]
+    assert found["rejected"]["memory"] == found["priced"] > 0
+    text = parlay("plan", "llama-3.1-405b", "--on", "dgx-h100", "--gpus", "16")
+    assert text.code == 1
+    assert "Nothing fits" in text.out
+    assert "nearest:" in text.out
+    assert "cheapest lever:" in text.out
+
+
+def leaves(term):
+    return [x for part in term["parts"] for x in leaves(part)] if term["parts"] else [term]
+
+
+def test_estimate(parlay):
+    ran = parlay("estimate", *QUESTION, *LAYOUT, "--json")
+    assert ran.code == 0
+    found = kept("estimate", ran.document)["estimate"]
+    assert found["time"]["unit"] == "s"
+    assert sum(t["value"] for t in leaves(found["time"])) == pytest.approx(found["step_s"])
+    assert len(found["memory"]) == 2
+    totals = [sum(t["value"] for t in leaves(stage)) for stage in found["memory"]]
+    assert max(totals) == pytest.approx(found["memory_peak_bytes"])
+    assert totals[found["memory_worst_stage"]] == max(totals)
+    assert found["assumptions"]
+
+
+def test_estimate_that_does_not_fit(parlay):
+    ran = parlay("estimate", "llama-3.1-70b", "--on", "dgx-h100", "--layout", "tp1.pp1.dp8")
+    assert ran.code == 1
+    assert "DOES NOT FIT" in ran.out
+
+
+def test_rows_of_a_printed_tree_add_up(parlay):
+    lines = parlay("estimate", *QUESTION, *LAYOUT).out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("memory of stage"))
+    shown = []
+    for line in lines[start + 1 :]:
+        if not line.strip():
+            break
+        depth = (len(line) - len(line.lstrip())) // 2
+        figure = next(word for word in line.split() if word.replace(",", "").replace(".", "").isdigit() and "." in word)
+        shown.append((depth, float(figure.replace(",", ""))))
+    for i, (depth, figure) in enumerate(shown):
+        below = []
+        for d, f in shown[i + 1 :]:
+            if d <= depth:
+                break
+            if d == depth + 1:
+                below.append(f)
+        assert not below or sum(below) == pytest.approx(figure, abs=1e-9)
+    assert len(shown) > 10
+
+
+def test_a_run_file_and_a_variant_of_it(parlay, run_file):
+    path = run_file(RUN)
+    base = parlay("estimate", path, "--json").document
+    flags = parlay("estimate", *QUESTION, *LAYOUT, "--json").document
+    assert base["estimate"]["step_s"] == flags["estimate"]["step_s"]
+    assert base["estimate"]["cost_usd"] == pytest.approx(2 * base["estimate"]["gpu_hours"])
+    longer = parlay("estimate", path, "--set", "training.seq_len=16384", "--json").document
+    assert longer["question"]["seq_len"] == 16384
+    flag_wins = parlay("estimate", path, "--seq-len", "4096", "--set", "training.seq_len=16384", "--json").document
+    assert flag_wins["question"]["seq_len"] == 4096
+
+
+def test_check(parlay, run_file):
+    path = run_file(RUN)
+    ran = parlay("check", path, "--json")
+    assert ran.code == 0
+    assert ran.document["kept"] is True
+    broken = parlay("check", path, "--set", "budget.memory_gib=20", "--json")
+    assert broken.code == 1
+    assert [x["kept"] for x in broken.document["limits"]] == [False]
+    text = parlay("check", path, "--set", "budget.memory_gib=20", "--set", "budget.step_s=1e9")
+    assert text.code == 1
+    assert "BROKEN" in text.out
+    assert "1 of 2 limits broken" in text.out
+
+
+def test_compare(parlay):
+    ran = parlay("compare", *QUESTION, *LAYOUT, "--layout", "tp4.pp4.dp4", "--json")
+    assert ran.code == 0
+    found = kept("compare", ran.document)
+    one, two = found["first"]["estimate"], found["second"]["estimate"]
+    rows = [d for d in found["differences"] if d["unit"] == "s"]
+    assert sum(d["difference"] for d in rows) == pytest.approx(two["step_s"] - one["step_s"])
+    text = parlay("compare", *QUESTION, *LAYOUT, "--layout", "tp4.pp4.dp4").out
+    assert "A  tp8.pp2.dp4" in text
+    assert "B  tp4.pp4.dp4" in text
+
+
+def test_compare_two_run_files(parlay, tmp_path):
+    for name, pp in (("a", 2), ("b", 4)):
+        (tmp_path / f"{name}.toml").write_text(RUN.replace("pp = 2", f"pp = {pp}"), encoding="utf-8")
+    ran = parlay("compare", tmp_path / "a.toml", tmp_path / "b.toml", "--json")
+    assert ran.code == 0
+    assert [ran.document[k]["question"]["gpus"] for k in ("first", "second")] == [64, 128]
+
+
+def test_explain_lists_shows_and_computes(parlay):
+    listed = parlay("explain", "--json").document["formulas"]
+    assert "pipeline.one_f_one_b_bubble_s" in {f["name"] for f in listed}
+    ran = parlay(
+        "explain", "pipeline.one_f_one_b_bubble_s", "--set", "stages=[1, 8]", "--set", "forward_s=2 ms", "--set", "backward_s=4ms"
+    )
+    assert ran.code == 0
+    for words in ("t_idle = (p - 1)(f + B)", "stages", "arXiv:1811.06965", "[0 us, 42.00 ms]"):
+        assert words in ran.out
+    found = parlay(
+        "explain",
+        "roofline.machine_balance",
+        "--set",
+        "flops_per_s=989 TFLOP/s",
+        "--set",
+        "memory_bytes_per_s=3.35 TB/s",
+        "--json",
+    )
+    assert found.document["result"] == pytest.approx(989 / 3.35)
+
+
+def test_explain_a_term(parlay):
+    ran = parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT, "--json")
+    found = ran.document
+    assert found["term"]["formula"] == "optimizer_state.sharded_bytes"
+    inputs = found["term"]["inputs"]
+    assert found["term"]["value"] == pytest.approx(inputs["parameters"] * inputs["bytes_each"] / inputs["shards"])
+    text = parlay("explain", "step.exposed", *QUESTION[:3], *LAYOUT).out
+    assert "step.exposed.tp" in text
+    assert "S = P b / D" in parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT).out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["models", "list"],
+        ["hardware", "list"],
+        ["models", "show", "deepseek-v3"],
+        ["hardware", "show", "dgx-h100"],
+        ["hardware", "show", "h100-sxm"],
+    ],
+)
+def test_catalogs(parlay, arguments):
+    text, document = parlay(*arguments), parlay(*arguments, "--json")
+    assert (text.code, document.code) == (0, 0)
+    assert "\x1b" not in text.out
+    assert document.document["schema_version"] == 1
+
+
+def test_a_question_about_the_users_own_files(parlay, tmp_path):
+    cluster = tmp_path / "mine.toml"
+    cluster.write_text('extends = "dgx-h100"\nid = "mine"\nname = "Mine"\nnics_per_node = 4\n', encoding="utf-8")
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192,
+        "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ran = parlay("plan", tmp_path / "config.json", "--on", cluster, "--gpus", "8", "--json")
+    assert ran.code == 0
+    assert ran.document["question"]["cluster"] == "mine"
+    assert ran.document["question"]["parameters_total"] == 1_235_814_400

@@ -1,0 +1,126 @@
+"""Whatever is asked wrongly is one message that names the place and what is allowed, and exit code 2."""
+
+import pytest
+
+PLAN = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8"]
+ESTIMATE = ["estimate", "llama-3.1-70b", "--on", "dgx-h100"]
+
+
+def assert_refused(ran, message, hint=""):
+    assert ran.code == 2
+    assert ran.out == ""
+    lines = ran.err.rstrip("\n").split("\n")
+    assert lines[0].startswith("error: ")
+    assert message in lines[0]
+    assert "Traceback" not in ran.err
+    assert len(lines) <= 2
+    if hint:
+        assert lines[1].startswith("hint: ")
+        assert hint in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["plan", "llama-3.1-80b", "--on", "dgx-h100", "--gpus", "8"], "unknown model 'llama-3.1-80b'", "llama-3.1-8b"),
+        (["plan", "llama-3.1-8b", "--on", "dgx-h10", "--gpus", "8"], "unknown cluster 'dgx-h10'", "dgx-h100"),
+        (["plan", "llama-3.1-8b", "--gpus", "8"], "no cluster given", "parlay hardware list"),
+        (["plan", "llama-3.1-8b", "--on", "dgx-h100"], "no GPU count given", "--gpus"),
+        ([*PLAN[:-1], "0"], "gpus: must be a whole number from 1", ""),
+        ([*PLAN[:-1], "-8"], "gpus: must be a whole number from 1", ""),
+        ([*PLAN, "--seq-len", "-3"], "seq_len", ""),
+        ([*PLAN, "--seq-len", "nan"], "'nan' is not a quantity in count", "512"),
+        ([*PLAN, "--seq-len", "8 GiB"], "'8 GiB' is not a quantity in count", "512"),
+        ([*PLAN, "--seq-len", "1e300"], "seq_len", ""),
+        ([*PLAN, "--global-batch", "0"], "global_batch", ""),
+        ([*PLAN, "--precision", "bf17"], "precision", ""),
+        ([*PLAN, "--optimizer", "adam"], "optimizer", ""),
+        ([*PLAN, "--framework", "megatron"], "framework", ""),
+        ([*PLAN, "--tokens", "15X"], "'15X' is not a quantity in count", "15T"),
+        ([*PLAN, "--gpu-hour-usd", "nan"], "a price per GPU-hour must be above 0", ""),
+        ([*PLAN, "--gpu-hour-usd", "-1"], "a price per GPU-hour must be above 0", ""),
+        (
+            [*PLAN, "--global-tokens", "4M", "--seq-len", "8192"],
+            "not a whole number of sequences",
+            "multiple of the sequence length",
+        ),
+        ([*PLAN, "--set", "training.seqlen=8192"], "unknown key 'seqlen'", "did you mean seq_len"),
+        ([*PLAN, "--set", "trainning.seq_len=8192"], "unknown section 'trainning'", "did you mean training"),
+        ([*PLAN, "--set", "training"], "'training' is not a setting", "--set training.seq_len"),
+        ([*PLAN, "--fix", "tq=8"], "tq", ""),
+        (["plan", "llama-3.1-8b", "--on", "dgx-a100", "--gpus", "8", "--precision", "fp8"], "has no fp8 matmul rate", "bf16"),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dp4", "--gpus", "128"], "64", ""),
+        ([*ESTIMATE, "--layout", "tp16.pp4"], "tp=16", ""),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dq4"], "'dq4' is not part of a layout", "tp8.pp4.dp2"),
+        ([*ESTIMATE, "--layout", "tp8.tp8"], "'tp' is given twice", ""),
+        ([*ESTIMATE, "--layout", "tp0"], "tp", ""),
+        ([*ESTIMATE, "--layout", ""], "is not part of a layout", ""),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dp3", "--global-batch", "512"], "512", ""),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dp4", "--recompute", "everything"], "unknown recompute module 'everything'", ""),
+        ([*ESTIMATE, "--gpus", "64"], "no layout given", "parlay plan"),
+        (ESTIMATE, "no GPU count given", "or give a layout"),
+        (["compare", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp8"], "two layouts are needed, got 1", "twice"),
+        (["check", "missing.toml"], "no such file", ""),
+        (["explain", "one_f_one_b_bubble"], "unknown formula", "one_f_one_b_bubble_s"),
+        (["explain", "pipeline.gpipe_in_flight", "--set", "micro_batches=0.5"], "`micro_batches` must be", ""),
+        (["explain", "pipeline.gpipe_in_flight", "--set", "micro=4"], "unknown argument 'micro'", "micro_batches"),
+        (["explain", "roofline.machine_balance", "--set", "flops_per_s=3 GB"], "'3 GB' is not a quantity in FLOP/s", "TFLOP/s"),
+        (["explain", "roofline.machine_balance", "--set", "flops_per_s=989 TFLOP/s"], "needs memory_bytes_per_s", "--set"),
+        (["explain", "step.bubble"], "unknown formula 'step.bubble'", "MODEL --on CLUSTER --layout"),
+        (["verify", "moe-capacty"], "unknown example", "moe-capacity"),
+        (["models", "show", "llama"], "unknown model 'llama'", "did you mean"),
+        (["hardware", "show", "h1000"], "unknown", "did you mean"),
+    ],
+)
+def test_command_line(parlay, arguments, message, hint):
+    assert_refused(parlay(*arguments), message, hint)
+
+
+RUN = 'model = "llama-3.1-8b"\ncluster = "dgx-h100"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("", "is missing", "model"),
+        ('model = "llama-3.1-8b', "not valid TOML", ""),
+        (RUN + "[layout\n", "not valid TOML", ""),
+        (RUN + "[layot]\ntp = 8\n", "unknown key 'layot'", "did you mean layout"),
+        (RUN + "[layout]\ntpp = 8\n", "layout: tpp: unknown key 'tpp'", "did you mean tp"),
+        (RUN + "[layout]\ntp = 'eight'\n", "layout: tp: ", ""),
+        (RUN + "[layout]\ntp = nan\n", "layout: tp: ", ""),
+        (RUN + "[layout]\ntp = 8.5\n", "layout: tp: ", ""),
+        (RUN + "layout = 3\n", "layout: expected a table, got int", "[layout]"),
+        (RUN + "[training]\nseq_len = '8 GB'\n[layout]\ntp = 8\n", "training.seq_len: '8 GB' is not a quantity", ""),
+        (RUN + "[layout]\ntp = 8\n[budget]\nmemory = 70\n", "budget.memory: unknown limit 'memory'", "memory_gib"),
+        (RUN + "[layout]\ntp = 8\n[budget]\nmemory_gib = -70\n", "budget.memory_gib: must be a number above 0", ""),
+        (RUN + "[layout]\ntp = 8\n[budget]\ngpu_hours = 70\n", "cannot be checked", "total_tokens"),
+        (RUN + "gpus = 8\n", "layout: is missing", "parlay plan"),
+        ('model = 3\ncluster = "dgx-h100"\n[layout]\ntp = 8\n', "no model given", ""),
+        ('model = "llama-3.1-8b"\ncluster = 3\n[layout]\ntp = 8\n', "cluster: expected a name", ""),
+    ],
+)
+def test_run_files(parlay, run_file, text, message, hint):
+    path = run_file(text)
+    ran = parlay("check", path)
+    assert_refused(ran, message, hint)
+    assert str(path) in ran.err
+
+
+def test_a_huge_file(parlay, run_file):
+    assert_refused(parlay("check", run_file("#" * (2 << 20))), "is larger than")
+
+
+def test_a_binary_file(parlay, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xff\xfe\x00model")
+    assert_refused(parlay("check", path), "is not UTF-8 text")
+
+
+def test_a_directory(parlay, tmp_path):
+    (tmp_path / "run.toml").mkdir()
+    assert_refused(parlay("check", tmp_path / "run.toml"), "cannot be read")
+
+
+def test_deeply_nested_toml(parlay, run_file):
+    assert_refused(parlay("check", run_file("x = " + "[" * 5000 + "]" * 5000)), "nested too deeply")

@@ -1,0 +1,134 @@
+"""The frame: finding commands, exit codes, errors without tracebacks, and starting quickly."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from parlay import __version__
+from parlay.cli import main as program
+from parlay.cli.main import COMMANDS
+
+HEAVY = {"numpy", "rich", "torch"}  # a command's options make Typer load pydantic, and that is quick enough
+LIGHT = {"parlay", "parlay.cli", "parlay.errors"}
+SECONDS = 0.3
+
+
+def python(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}, timeout=60, check=False
+    )
+
+
+def test_version(parlay):
+    assert parlay("--version") == (0, f"parlay {__version__}\n", "")
+
+
+def test_without_arguments_it_shows_what_it_can_do(parlay):
+    ran = parlay()
+    assert ran.code == 0
+    assert all(f"\n  {name} " in ran.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there_and_says_the_same_in_both_helps(parlay, name):
+    ran = parlay(name, "--help")
+    assert ran.code == 0
+    assert ran.out.startswith("Usage: parlay")
+    assert COMMANDS[name] in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["plann"], "unknown command 'plann'", "did you mean plan"),
+        (["plan", "llama-3.1-8b", "--gpu", "8"], "no such option: --gpu", "--gpus"),
+        (["plan"], "missing argument", "parlay plan --help"),
+        (["models", "lst"], "no such command 'lst'", "parlay models --help"),
+        (["models"], "'models' needs a subcommand", "parlay models --help"),
+        (["estimate", "llama-3.1-8b", "--zero", "4"], "--zero", "parlay estimate --help"),
+        (["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "eight"], "'--gpus'", "--help"),
+    ],
+)
+def test_wrong_usage_is_one_message_with_a_hint(parlay, arguments, message, hint):
+    ran = parlay(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    first, second = ran.err.splitlines()
+    assert first.startswith("error: ")
+    assert message in first
+    assert second.startswith("hint: ")
+    assert hint in second
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", "--help"], ["plann"], ["plan", "x", "--gpu", "8"], ["models"]])
+def test_help_and_usage_errors_load_nothing_heavy(arguments):
+    code = f"import sys; from parlay.cli.main import main; main({arguments!r}); print('LOADED', *sorted(sys.modules))"
+    ran = python(code)
+    loaded = set(ran.stdout.rpartition("LOADED")[2].split())
+    assert "parlay.cli.main" in loaded
+    assert not loaded & HEAVY
+    assert not {m for m in loaded if m.startswith("parlay.") and not m.startswith("parlay.cli.")} - LIGHT
+    assert "pydantic" not in loaded or arguments[0] in COMMANDS
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    loaded = set(python("import sys, parlay, parlay.cli; print(*sys.modules)").stdout.split())
+    assert not loaded & (HEAVY | {"pydantic", "typer"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plann"]])
+def test_answers_quickly(arguments):
+    def once():
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "parlay", *arguments], capture_output=True, check=False, timeout=60)
+        return time.perf_counter() - start
+
+    assert min(once() for _ in range(5)) < SECONDS  # the best of five: a busy machine is not what is measured
+
+
+def test_a_bug_is_one_message_without_traceback(parlay, monkeypatch):
+    def breaks(arguments):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(program, "_run", breaks)
+    ran = parlay("plan")
+    assert ran.code == 101
+    assert ran.err.startswith(f"error: a bug in Parlay {__version__}: ZeroDivisionError: division by zero\nhint: ")
+    monkeypatch.setenv("PARLAY_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        program.main(["plan"])
+
+
+def test_interrupted(parlay, monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "_run", interrupted)
+    assert parlay("plan") == (130, "", "interrupted\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_closed_pipe_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    ran = subprocess.run(
+        [sys.executable, "-m", "parlay", "models", "list"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN),
+    )
+    os.close(writing)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_an_unknown_option_before_the_command(parlay):
+    ran = parlay("--verbose", "plan")
+    assert ran.code == 2
+    assert "no such option: --verbose" in ran.err
