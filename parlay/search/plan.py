@@ -17,6 +17,7 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
+from parlay.search.levers import cheapest_lever
 from parlay.search.space import Counted, Space, join, layouts_of
 
 Array = NDArray[np.float64]
@@ -96,7 +97,7 @@ def plan(
     rows = _rows(model, cluster, workload, found, rates, top)
     lever = None
     if not found.fitting and found.nearest is not None:
-        lever = _cheapest_lever(model, cluster, workload, gpus, space)
+        lever = cheapest_lever(model, cluster, workload, gpus, space)
     return Plan(
         model=model,
         cluster=cluster,
@@ -268,34 +269,3 @@ def _miss(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
     e = estimate(model, cluster, workload, layout, rates=rates)
     leaves = sorted((t for t in e.memory[e.worst_stage].walk() if not t.parts), key=lambda t: -t.value)
     return Miss(layout, peak, peak - e.memory_limit_bytes, tuple((t.label, t.value) for t in leaves[:3]))
-
-
-def _cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> str:
-    """Return the first change, mildest first, that makes some layout fit."""
-    small = dataclasses.replace(
-        space, micro_batch=(1,), vpp=(1,), recompute=(("full",),), tp_overlap=(False,), ep_overlap=(False,)
-    )
-
-    def fits(sp: Space, w: Workload, n: int) -> bool:
-        question = Question(model, cluster, w, n)
-        held = (price_memory(model, cluster, w, x) for x in layouts_of(question, sp, Counted()))
-        return any((m.peak <= m.limit_bytes).any() for m in held)
-
-    if 3 not in space.zero and fits(dataclasses.replace(small, zero=(3,)), workload, gpus):
-        return "shard weights and gradients as well (ZeRO-3 or FSDP, --zero 3)"
-    halved = workload.model_copy(update={"moment_dtype": "bf16", "gradient_dtype": "bf16"})
-    if fits(small, halved, gpus):
-        return "keep gradients and optimizer moments in bf16 (--set training.gradient_dtype='bf16' training.moment_dtype='bf16')"
-    if fits(dataclasses.replace(small, offload_optimizer=(1.0,)), workload, gpus):
-        return "move the optimizer state to host memory (--set layout.offload_optimizer=1.0)"
-    n = gpus
-    for _ in range(12):
-        n *= 2
-        w = (
-            workload
-            if workload.global_batch % n == 0
-            else workload.model_copy(update={"global_batch": max(workload.global_batch, n)})
-        )
-        if fits(small, w, n):
-            return f"use {n} GPUs, the first doubling that fits"
-    return "no number of GPUs up to 4,096 times as many helps; use a smaller model or a shorter sequence"

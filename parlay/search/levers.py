@@ -1,0 +1,61 @@
+"""What would make a model fit where nothing does: a milder choice on the same GPUs, and how many GPUs are enough."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from parlay.estimate.estimate import price_memory
+from parlay.hardware.spec import Cluster
+from parlay.layouts.rules import Question
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.search.space import Counted, Space, layouts_of
+
+DOUBLINGS = 12
+
+
+def cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> str:
+    """Return the mildest change that makes some layout fit on these GPUs, and the first doubling of them that fits."""
+    small = dataclasses.replace(
+        space, micro_batch=(1,), vpp=(1,), recompute=(("full",),), tp_overlap=(False,), ep_overlap=(False,), dp=()
+    )
+    levers = [
+        text for text in (_choice(model, cluster, workload, gpus, small), _more(model, cluster, workload, gpus, small)) if text
+    ]
+    if levers:
+        return "; or ".join(levers)
+    return f"no number of GPUs up to {2**DOUBLINGS:,} times as many helps; use a smaller model or a shorter sequence"
+
+
+def _fits(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> bool:
+    question = Question(model, cluster, workload, gpus)
+    held = (price_memory(model, cluster, workload, x) for x in layouts_of(question, space, Counted()))
+    return any((m.peak <= m.limit_bytes).any() for m in held)
+
+
+def _choice(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, small: Space) -> str | None:
+    """Return the first choice, mildest first, that fits on the same GPUs."""
+    if 3 not in small.zero and _fits(model, cluster, workload, gpus, dataclasses.replace(small, zero=(3,))):
+        return "shard weights and gradients as well (ZeRO-3 or FSDP, --fix zero=3)"
+    halved = workload.model_copy(update={"moment_dtype": "bf16", "gradient_dtype": "bf16"})
+    if _fits(model, cluster, halved, gpus, small):
+        return (
+            "keep gradients and optimizer moments in bf16 (--set training.gradient_dtype=bf16 --set training.moment_dtype=bf16)"
+        )
+    if _fits(model, cluster, workload, gpus, dataclasses.replace(small, offload_optimizer=(1.0,))):
+        return "move the optimizer state to host memory (--fix offload_optimizer=1)"
+    return None
+
+
+def _more(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, small: Space) -> str | None:
+    """Return the first doubling of the GPUs that fits; the batch grows where it has fewer sequences than ranks."""
+    n = gpus
+    for _ in range(DOUBLINGS):
+        n *= 2
+        grown = workload
+        if workload.global_batch % n:
+            grown = workload.model_copy(update={"global_batch": max(workload.global_batch, n)})
+        if _fits(model, cluster, grown, n, small):
+            batch = f" at a global batch of {grown.global_batch:,}" if grown.global_batch != workload.global_batch else ""
+            return f"use {n:,} GPUs, the first doubling that fits{batch}"
+    return None
