@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parlay.cli.main import COMMANDS
@@ -24,13 +25,18 @@ def sample_command(readme: str) -> list[str]:
 
 def refreshed(readme: str, validation: Validation) -> str:
     """Return the README with every computed part computed again."""
-    parts = {"sample": _sample(sample_command(readme)), "commands": _commands(), "accuracy": _accuracy(validation)}
-    for name, text in parts.items():
+    makers: dict[str, Callable[[], str]] = {
+        "sample": lambda: _sample(sample_command(readme)),
+        "commands": _commands,
+        "accuracy": lambda: _accuracy(validation),
+    }
+    out = readme
+    for name, make in makers.items():
         start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         if readme.count(start) != 1 or readme.count(end) != 1:
             raise ValueError(f"README.md must hold {start.strip()} and {end} once each")
-        readme = readme[: readme.index(start) + len(start)] + text + readme[readme.index(end) :]
-    return readme
+        out = out[: out.index(start) + len(start)] + make() + out[out.index(end) :]
+    return out
 
 
 def _sample(arguments: list[str]) -> str:
