@@ -29,6 +29,8 @@ def plain_loop_s(n):
 
 
 def test_build_and_time_131072_operations(benchmark):
+    """The goal is one second."""
+
     def run():
         s = build("interleaved", 16, 512, virtual=8)
         return simulate(s, Costs.per_stage(s, 1.0, 2.0, 1.0, 0.01))
@@ -39,6 +41,7 @@ def test_build_and_time_131072_operations(benchmark):
 
 
 def test_time_131072_operations_on_shared_links(benchmark):
+    """The loop that keeps queues."""
     s = build("interleaved", 16, 512, virtual=8)
     costs = Costs.per_stage(s, 1.0, 2.0, 1.0, 0.01, sharing="direction")
     benchmark(simulate, s, costs)
@@ -46,6 +49,7 @@ def test_time_131072_operations_on_shared_links(benchmark):
 
 
 def test_memory_of_131072_operations(benchmark):
+    """Peaks follow from the order alone."""
     s = build("interleaved", 16, 512, virtual=8)
     assert benchmark(held, s, 1.0).peak[0] == 15 * 2 + 7 * 16 + 1
 
@@ -61,6 +65,7 @@ CLOSED_FORMS = {
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_a_million_closed_forms(benchmark, name):
+    """The goal is 50 ms."""
     random = np.random.default_rng(0)
     p, m = random.integers(1, 17, LAYOUTS), random.integers(1, 513, LAYOUTS)
     f = random.uniform(0.5, 2, LAYOUTS)
@@ -68,5 +73,6 @@ def test_a_million_closed_forms(benchmark, name):
 
 
 def test_plan_of_126_layers(benchmark):
+    """Dynamic programming and a few timelines."""
     units = units_of(126, embedding=(1, 2, 1), loss=(1, 2, 1))
     assert benchmark(plan_split, units, "1f1b", 16, 64).layers == [7] + [8] * 14 + [7]

@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "Explain a formula or a term of an estimate.",
     "validate": "Predict published runs and show the errors.",
     "verify": "Check the formulas against worked examples (a gate for CI).",
+    "schedule": "Draw and time pipeline schedules.",
     "models": "List, show and import models.",
     "hardware": "List and show devices, links and clusters.",
 }

@@ -13,6 +13,7 @@ NAMES = (
     "gpipe", "1f1b", "interleaved", "bfs", "zb-h1", "zb-h2", "zb-v", "dualpipe", "dualpipev", "pipedream", "pipedream-2bw",
 )  # fmt: skip
 WITH_CHUNKS = ("interleaved", "bfs", "zb-h1")  # schedules that take any number of chunks per stage
+TAKE_GROUPS = ("interleaved", "zb-h1", "pipedream-2bw")
 TWO_CHUNKS = ("zb-v", "dualpipe", "dualpipev")  # schedules whose stages always hold two
 
 
@@ -59,7 +60,7 @@ def build(name: str, stages: int, micro_batches: int, *, virtual: int = 1, group
             where="schedule",
             hint=f"virtual belongs to {', '.join(WITH_CHUNKS)}",
         )
-    if group is not None and name not in ("interleaved", "zb-h1", "pipedream-2bw"):
+    if group is not None and name not in TAKE_GROUPS:
         raise UsageError(f"{name} has no groups", where="schedule", hint="group belongs to interleaved, zb-h1 and pipedream-2bw")
     p, m, v = stages, micro_batches, virtual
     makers: dict[str, Callable[[], Schedule]] = {

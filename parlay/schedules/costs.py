@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 
 Seconds = NDArray[np.float64]
 Sharing = Literal["none", "direction", "pair", "all"]
+SHARING: tuple[Sharing, ...] = get_args(Sharing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Costs:
         the weight gradient. Without `weight_s`, half of the backward is the weight gradient.
         """
         n = schedule.chunks
+        if sharing not in SHARING:
+            raise UsageError(f"links are shared by {', '.join(SHARING)}, not '{sharing}'", where="costs")
 
         def spread(name: str, value: ArrayLike, size: int) -> Seconds:
             x = np.asarray(value, dtype=np.float64)
@@ -104,12 +107,19 @@ class Costs:
         backward_s: float,
         weight_s: float | None = None,
         transfer_s: float = 0.0,
-        **options: bool,
+        *,
+        slowdown: ArrayLike = 1.0,
+        overlapped: float = 1.0,
+        blocking: bool = False,
+        sharing: Sharing = "none",
     ) -> Costs:
         """Return equal chunks from the time of one micro-batch on a p-th of the model, as the closed forms take it."""
         share = schedule.stages / schedule.chunks
         weight = None if weight_s is None else weight_s * share
-        return cls.of(schedule, forward_s * share, backward_s * share, weight, transfer_s, **options)  # type: ignore[arg-type]
+        return cls.of(
+            schedule, forward_s * share, backward_s * share, weight, transfer_s,
+            slowdown=slowdown, overlapped=overlapped, blocking=blocking, sharing=sharing,
+        )  # fmt: skip
 
     def with_ends(
         self, *, first: tuple[float, float, float] = (0.0, 0.0, 0.0), last: tuple[float, float, float] = (0.0, 0.0, 0.0)

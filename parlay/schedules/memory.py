@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from parlay.errors import AnswerIsNoError
 from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from parlay.schedules.timeline import Timeline
+from parlay.units import show_bytes
 
 Bytes = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,8 +53,8 @@ class Held:
             r = int(over[np.argmax((self.peak - most)[over])])
             first = int(self.schedule.offset[r] + np.argmax(self.during[self.schedule.operations(r)] > most[r]))
             raise AnswerIsNoError(
-                f"{self.schedule.name} holds more than there is: stage {r} passes {most[r]:.4g} bytes at "
-                f"{self.schedule.label(first)} and reaches {self.peak[r]:.4g} bytes at {self.schedule.label(int(self.peak_at[r]))}",
+                f"{self.schedule.name} holds more than there is: stage {r} passes {show_bytes(most[r])} at "
+                f"{self.schedule.label(first)} and reaches {show_bytes(self.peak[r])} at {self.schedule.label(int(self.peak_at[r]))}",
                 where=where,
                 hint="fewer micro-batches in flight: 1f1b instead of gpipe, zb-h1 instead of zb-h2, or recompute",
             )

@@ -9,6 +9,7 @@ from parlay.errors import AnswerIsNoError
 from parlay.schedules import NAMES, build, simulate
 from parlay.schedules.memory import held, versions
 from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, WEIGHT
+from parlay.units import GIB
 
 
 def by_hand(s, size, share, kept):
@@ -72,15 +73,15 @@ def test_deferred_weight_gradients_hold_what_they_need():
 
 
 def test_too_much_memory_names_stage_and_operation():
-    h = held(build("gpipe", 4, 8), 10e9)
-    with pytest.raises(AnswerIsNoError, match=r"stage 0 passes 4e\+10 bytes at F4 and reaches 8e\+10 bytes at F7"):
-        h.check(40e9)
-    h.check(80e9)
+    h = held(build("gpipe", 4, 8), 10 * GIB)
+    with pytest.raises(AnswerIsNoError, match=r"stage 0 passes 40\.0 GiB at F4 and reaches 80\.0 GiB at F7"):
+        h.check(40 * GIB)
+    h.check(80 * GIB)
 
 
 def test_one_stage_with_less_memory():
     h = held(build("1f1b", 4, 8))
-    with pytest.raises(AnswerIsNoError, match="stage 2 passes 1 bytes at F1"):
+    with pytest.raises(AnswerIsNoError, match="stage 2 passes 1 B at F1"):
         h.check([4, 3, 1, 1])
 
 
