@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from parlay.formulas.activations import token_tensors
-from parlay.formulas.pipeline import one_f_one_b_bubble_s, one_f_one_b_in_flight
+from parlay.formulas.pipeline_steps import (
+    bubble_share,
+    double_buffered_weight_versions,
+    pipedream_weight_versions,
+    rematerialised_bytes,
+)
 
 # The orders that the documents write, as functions of what they are orders of.
 Order = Callable[..., float]
@@ -21,9 +26,8 @@ MEMORY_ORDERS: Mapping[str, Order] = {
 
 
 def idle_share(K: float, M: float) -> float:
-    """Idle over idle and busy time; forward and backward times cancel."""
-    idle = one_f_one_b_bubble_s(K, 1.0, 2.0)
-    return float(idle / (idle + 3.0 * M))
+    """Share of a step in which a stage waits."""
+    return float(bubble_share(K, M))
 
 
 def order_of(function: Order, orders: Mapping[str, Order], points: list[dict[str, float]]) -> str:
@@ -49,7 +53,7 @@ def gpipe_idle(K: int, M: int) -> dict[str, Any]:
 
 def rematerialised(L: float, d: float, s: float, N: float, K: float, M: float) -> float:
     """Bytes of all samples' boundary activations and of one micro-batch's own layers of a stage."""
-    return float(token_tensors(N / M * s, d) * L / K + token_tensors(N * s, d))
+    return float(rematerialised_bytes(K, M, L, token_tensors(N * s, d)))
 
 
 def gpipe_memory(L: int, d: int, s: int, N: int, K: int, M: int) -> dict[str, Any]:
@@ -70,9 +74,8 @@ def rematerialisation_order() -> dict[str, Any]:
 
 
 def weight_versions(K: int) -> dict[str, Any]:
-    """Asynchronous pipelines keep the weights that each micro-batch in flight began with, or two sets, or one."""
-    in_flight = one_f_one_b_in_flight(K, 0, 4 * K)
-    return {"pipedream": in_flight, "two_bw": min(in_flight, 2), "synchronous": min(in_flight, 1)}
+    """Asynchronous, double-buffered, and synchronous, which drains before it updates and so needs one version."""
+    return {"pipedream": pipedream_weight_versions(K, 0), "two_bw": double_buffered_weight_versions(K), "synchronous": 1}
 
 
 EXAMPLES = {
