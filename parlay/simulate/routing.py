@@ -39,18 +39,20 @@ def top_experts(logits: Array, top_k: int) -> Choices:
     return np.argsort(-logits, axis=1, kind="stable")[:, :top_k]
 
 
-def top_experts_of_nodes(logits: Array, top_k: int, nodes: int, most_nodes: int) -> Choices:
-    """Return the k best experts of each token that lie on at most `most_nodes` nodes.
+def top_experts_of_nodes(logits: Array, top_k: int, nodes: int, most_nodes: int, *, node_scores: Array | None = None) -> Choices:
+    """Return the k best experts of each token that lie on at most `most_nodes` nodes, those of highest score.
 
-    A node counts as much as the sum of its best ceil(k / `most_nodes`) experts, as in DeepSeek-V3 (arXiv:2412.19437, section 2.1.2;
-    there on the sigmoid of the logits); experts lie on the nodes in order, equally many on each.
+    Where no `node_scores` (T, nodes) are given, a node counts as much as the sum of the sigmoids of its best ceil(k / `most_nodes`)
+    experts, as in DeepSeek-V3 (arXiv:2412.19437, section 2.1.2); experts lie on the nodes in order, equally many on each. A node
+    kept for its experts is then visited more often than one that was drawn.
     """
     T, E = logits.shape
     if E % nodes or top_k > most_nodes * (E // nodes):
         raise ValueError(f"{top_k} of {E} experts do not fit on {most_nodes} of {nodes} nodes")
-    scores = 1 / (1 + np.exp(-logits))
-    by_node = np.sort(scores.reshape(T, nodes, E // nodes), axis=2)[:, :, ::-1][:, :, : math.ceil(top_k / most_nodes)].sum(2)
-    chosen = np.argsort(-by_node, axis=1, kind="stable")[:, :most_nodes]
+    if node_scores is None:
+        best_first = -np.sort(-1 / (1 + np.exp(-logits.reshape(T, nodes, E // nodes))), axis=2)
+        node_scores = best_first[:, :, : math.ceil(top_k / most_nodes)].sum(2)
+    chosen = np.argsort(-node_scores, axis=1, kind="stable")[:, :most_nodes]
     allowed = np.zeros((T, nodes), bool)
     np.put_along_axis(allowed, chosen, True, axis=1)
     return top_experts(np.where(np.repeat(allowed, E // nodes, axis=1), logits, -np.inf), top_k)

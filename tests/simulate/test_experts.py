@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.formulas import activations_moe, flops, parameters
+from parlay.formulas import activations_moe, flops, parameters, serving
+from parlay.formulas import experts as formulas
+from parlay.formulas import routing as routing_formulas
 from parlay.simulate import experts, routing, tape
 from parlay.simulate.world import World
 
@@ -121,7 +123,13 @@ def test_padded_to_capacity_every_rank_does_the_same(N, each, T, h, factor, data
     plain_back = experts.backward(other, x, layer, routes, plain, d_out)
     for one, two in ((padded.outputs, plain.outputs), (back.tokens, plain_back.tokens)):
         close(np.concatenate(one), np.concatenate(two))
+    assert limit == formulas.expert_capacity(factor, k, T, E)
     rows = activations_moe.expert_rows(T, k, experts=E, capacity_factor=factor)
+    owned = [sum(part.nbytes for e in layer.owned_by(j, N) for part in padded.rows[e]) for j in range(N)]
+    assert owned == [activations_moe.expert_input(rows, h, element_bytes=8, probability_bytes=0)] * N
+    # Bytes over FLOPs: the ratio of the two times at one FLOP and one byte a second.
+    sent, work = world.ledger.sent_bytes(experts.DISPATCH, experts.COMBINE), world.ledger.flops_done(experts.EXPERTS)
+    assert (sent / work).tolist() == pytest.approx([formulas.exchange_to_compute(N, m, 1, 1, 3, 8)] * N)
     assert (
         world.ledger.flops_done(experts.EXPERTS).tolist()
         == [rows * flops.matmul_flops(1, 1, parameters.mlp_parameters(h, m))] * N
@@ -138,11 +146,17 @@ def test_uniform_routing_sends_the_expected_bytes(N, E, k, T):
     routes, world = [routing.route(each, routing.top_experts(each, k)) for each in logits], World(N)
     experts.forward(world, [rng.standard_normal((T, h)) for _ in range(N)], layer, routes)
     share = (N - 1) / N
-    expected = 2 * k * T * h * 8 * share
+    expected = formulas.exchange_sent_bytes(N, k, T, h, 8, 8)
+    assert expected == pytest.approx(2 * formulas.dispatch_sent_bytes(N, k, T, h, 8))
     # k experts of E without replacement, E / N of them at home: the far ones of a token are hypergeometric.
     spread = 2 * h * 8 * np.sqrt(T * k * share * (1 - share) * (E - k) / max(E - 1, 1))
     both = world.ledger.sent_bytes(experts.DISPATCH) + world.ledger.received_bytes(experts.COMBINE)
     assert abs(both.mean() - expected) <= 3 * spread / np.sqrt(N)
+    # Nothing is dropped: the experts' FLOPs are exact in all, whatever the draw.
+    assert world.ledger.flops_done(experts.EXPERTS).sum() == N * formulas.expert_flops(k, T, h, 1, 2)
+    load = sum(each.load(E) for each in routes)
+    assert load.mean() == serving.tokens_per_expert(N * T, k, E)
+    assert [len(layer.owned_by(j, N)) for j in range(N)] == [formulas.experts_per_rank(E, N)] * N
 
 
 @few
@@ -176,6 +190,43 @@ def test_through_one_rank_a_node(seed, nodes, size, each, T, data):
         crossing = np.delete(visited, i // size, axis=1).sum() * h * 8
         assert world.between_nodes_bytes(experts.DISPATCH)[i] == crossing
     assert np.array_equal(world.ledger.traffic_bytes(experts.DISPATCH), world.ledger.traffic_bytes(experts.COMBINE).T)
+
+
+@pytest.mark.parametrize(("nodes", "size", "each", "k", "most"), [(4, 2, 4, 4, 2), (3, 2, 2, 3, 3), (8, 1, 8, 6, 4)])
+def test_nodes_that_a_token_reaches(nodes, size, each, k, most):
+    """The formula draws the kept nodes; a router that keeps the nodes of the best experts reaches more of them."""
+    N, T, h, rng = nodes * size, 300, 1, np.random.default_rng(5)
+    E = N * each
+    layer, world = experts.Layer([make_expert(rng, h, 1, False) for _ in range(E)]), World(N, ranks_per_node=size)
+    logits = [rng.standard_normal((T, E)) for _ in range(N)]
+    drawn = [routing.top_experts_of_nodes(x, k, nodes, most, node_scores=rng.standard_normal((T, nodes))) for x in logits]
+    routes = [routing.route(x, chosen) for x, chosen in zip(logits, drawn)]
+    experts.forward_by_node(world, [rng.standard_normal((T, h)) for _ in range(N)], layer, routes)
+
+    def reached(choices):
+        return np.array([len(set(row)) for chosen in choices for row in (chosen // (size * each)).tolist()])
+
+    counts, mean = reached(drawn), routing_formulas.nodes_reached(nodes, size * each, k, most)
+    assert abs(counts.mean() - mean) <= 3 * counts.std() / np.sqrt(counts.size)
+    crossing = world.between_nodes_bytes(experts.DISPATCH) / (h * 8)
+    expected = routing_formulas.node_dispatch_sent_bytes(nodes, mean, T, h, 8) / (h * 8)
+    # By token, how many of the nodes it reaches are not its own.
+    own = np.repeat(np.arange(N) // size, T)
+    far = np.array([len(set(row) - {home}) for row, home in zip((np.concatenate(drawn) // (size * each)).tolist(), own)])
+    assert crossing.sum() == far.sum()
+    assert abs(crossing.mean() - expected) <= 3 * far.std() * np.sqrt(T / N)
+    kept_for_experts = reached([routing.top_experts_of_nodes(x, k, nodes, most) for x in logits])
+    if most < nodes:
+        assert kept_for_experts.mean() > mean + 3 * counts.std() / np.sqrt(counts.size)
+
+
+def test_experts_that_a_step_touches():
+    E, k, tokens, rng = 32, 3, 12, np.random.default_rng(2)
+    counts = []
+    for _ in range(300):
+        logits = routing.skewed_logits(tokens, E, 0.0, rng)
+        counts.append(np.count_nonzero(routing.route(logits, routing.top_experts(logits, k)).load(E)))
+    assert abs(np.mean(counts) - serving.experts_touched(tokens, k, E)) <= 3 * np.std(counts) / np.sqrt(len(counts))
 
 
 @few

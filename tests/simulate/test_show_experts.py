@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.errors import UsageError
+from parlay.formulas.routing import busiest_over_mean
 from parlay.simulate import experts, routing, show_experts
 from parlay.simulate.world import World
 
@@ -36,6 +37,7 @@ def test_the_load_is_that_of_the_layer(N, E, T, k, skew, factor, seed):
     if factor is not None:
         assert shown.computed == np.minimum(shown.wanted, shown.capacity).tolist()
     assert [a - b for a, b in zip(shown.wanted, shown.dropped)] == shown.computed
+    assert shown.busiest_over_mean == pytest.approx(busiest_over_mean(shown.rank_load))
     assert {load + wait for load, wait in zip(shown.rank_load, shown.rank_waiting)} == {max(shown.rank_load)}
 
 
