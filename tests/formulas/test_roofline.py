@@ -59,3 +59,11 @@ def test_the_fewest_rows_reach_the_intensity_exactly(i, k, c, e):
 
 def test_where_inputs_and_outputs_alone_keep_memory_busy_no_number_of_rows_suffices():
     assert roofline.compute_bound_rows(400, 512, 128, element_bytes=1) == np.inf  # 400 (1/512 + 1/128) > 2
+
+
+def test_where_they_just_do_no_number_suffices_either():
+    assert roofline.compute_bound_rows(1, 1, 1, element_bytes=1) == np.inf
+
+
+def test_moving_without_arithmetic_takes_the_memory_time():
+    assert roofline.roofline_s(0, 1e9, 1e15, 4e12) == 2.5e-4

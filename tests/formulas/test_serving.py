@@ -108,3 +108,25 @@ def test_experts_touched_is_the_mean_over_random_choices(n, k, E):
 def test_more_experts_of_a_token_than_there_are_is_refused():
     with pytest.raises(FormulaDomainError, match="`top_k / experts` must be"):
         serving.experts_touched(1, 9, 8)
+
+
+@pytest.mark.parametrize(
+    ("formula", "given", "name"),
+    [
+        (serving.grouped_kv_bytes, (1, 2.5, 128, 32), "kv_heads"),
+        (serving.tokens_per_expert, (1, 2, 8.5), "experts"),
+        (serving.experts_touched, (1, 2, 8.5), "experts"),
+    ],
+)
+def test_half_a_head_or_expert_is_refused(formula, given, name):
+    with pytest.raises(FormulaDomainError, match=f"`{name}` must be a whole number"):
+        formula(*given)
+
+
+def test_small_models_and_fractions_are_allowed():
+    assert serving.latent_kv_bytes(0.5, 0.5, 0.5, 0.5, element_bytes=0.5) == 0.125
+    assert serving.grouped_kv_bytes(0.5, 1, 0.5, 0.5, element_bytes=0.5) == 0.125
+    assert serving.prefill_floor_s(0.5, 0.5, 0.5, 1.0) == 1.0
+    assert serving.tokens_per_expert(0.5, 0.5, 1) == 0.25
+    assert serving.experts_touched(0.5, 0.75, 1) == pytest.approx(0.5)
+    assert serving.windowed_tokens(0.5, 0.25) == 0.25
