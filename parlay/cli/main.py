@@ -29,6 +29,8 @@ COMMANDS = {
     "hardware": "List and show devices, links and clusters.",
 }
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
 HELP = """Which parallel layout should this model run on this cluster, will it fit, how fast will it be, and why.
 
 Start with: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --global-batch 512
@@ -48,7 +50,7 @@ def main(arguments: list[str]) -> int:
         return _say(error)
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
-        return 130
+        return INTERRUPTED
     except Exception as error:
         if hasattr(error, "format_message"):
             return _say_usage(error, arguments)
@@ -68,6 +70,8 @@ def _run(arguments: list[str]) -> int:
         else:
             app.command(command, help=summary)(_stub)
     result = typer.main.get_command(app)(arguments or ["--help"], prog_name="parlay", standalone_mode=False)
+    if result == INTERRUPTED:  # the argument parser turns Ctrl-C into this code and says nothing
+        raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
 
 

@@ -30,7 +30,7 @@ def show(
     seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Sequence length for FLOPs and cache.")] = 8192,
     json: flags.Json = False,
 ) -> None:
-    """Show a model: shapes, parameters by part, FLOPs per token, K/V cache per token."""
+    """Show shapes, parameters by part, FLOPs and K/V cache of a model."""
     from parlay.models.load import load_model
     from parlay.report.models import model_document, model_lines
 
