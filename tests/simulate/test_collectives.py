@@ -136,6 +136,11 @@ def test_even_collectives_send_what_the_formulas_say(N, per_rank):
     for name, (sent, steps) in cases.items():
         assert world.ledger.sent_bytes(name).tolist() == pytest.approx([sent] * N, rel=1e-15)
         assert world.ledger.messages_sent(name).tolist() == [steps] * N
+    # Bus bandwidth is what a link carries a second when n bytes take two.
+    for name in ("all-gather", "reduce-scatter", "all-to-all"):
+        bus = collective_times.gather_bus_bytes_per_s(N, n / 2)
+        assert world.ledger.sent_bytes(name) / 2 == pytest.approx(bus)
+    assert world.ledger.sent_bytes("all-reduce") / 2 == pytest.approx(collective_times.all_reduce_bus_bytes_per_s(N, n / 2))
     collectives.broadcast(world, arrays[0], pieces=3)
     assert world.ledger.sent_bytes("broadcast").max() == formulas.broadcast_sent_bytes(N, n)
 

@@ -88,8 +88,11 @@ def test_same_numbers_for_any_sizes(seed, N, E, tokens, h, m, gated, shared, fac
     if shared:
         check_gradients(gradients.shared, leaves[-1])
 
+    matrices = 3 if gated else 2
+    held = sum(value.array.size for leaf in leaves[:E] for value in leaf.values())
+    assert held == parameters.expert_parameters(h, m, E, matrices)
     kept_pairs = int(sum(each.kept.sum() for each in routes))
-    one = flops.matmul_flops(1, 1, parameters.mlp_parameters(h, m, 3 if gated else 2))
+    one = flops.matmul_flops(1, 1, parameters.mlp_parameters(h, m, matrices))
     assert world.ledger.flops_done(experts.EXPERTS).sum() == kept_pairs * one
     assert world.ledger.flops_done(experts.EXPERTS_BACKWARD).sum() == 2 * kept_pairs * one
     owner = np.repeat(np.arange(N), [len(layer.owned_by(j, N)) for j in range(N)])

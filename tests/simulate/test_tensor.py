@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.formulas import activations, flops, parameters, tensor_parallel
+from parlay.formulas import activations, flops, parameters, serving, tensor_parallel
 from parlay.simulate import attention, collectives, tape, tensor
 from parlay.simulate.world import World
 
@@ -199,6 +199,7 @@ def test_what_each_part_keeps(t, per_rank, kv_each, group, d, f_each):
     for kept in saved.kept:
         sizes = {name: array.nbytes for name, array in kept.items()}
         assert sizes["q"] + sizes["k"] + sizes["v"] == activations.queries_keys_values(s, a, k, d, d, tensor=t, element_bytes=8)
+        assert sizes["k"] + sizes["v"] == serving.grouped_kv_bytes(s, k, d, 1, tensor=t, element_bytes=8)
         assert sizes["attention"] == activations.attention_output(s, a, d, tensor=t, element_bytes=8)
         assert sizes["up"] == activations.feed_forward(s, f, branches=1, tensor=t, element_bytes=8)
         assert sizes["activation"] == activations.feed_forward(s, f, branches=1, tensor=t, element_bytes=8)
