@@ -15,7 +15,7 @@ from parlay.simulate.collectives import even_sizes
 from parlay.simulate.world import Array, World
 
 ACTIVATIONS, GRADIENTS = "activations", "activation gradients"
-FORWARD, BACKWARD = "pipeline forward", "pipeline backward"
+FORWARD, BACKWARD, RECOMPUTE = "pipeline forward", "pipeline backward", "pipeline forward again"
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
@@ -28,14 +28,15 @@ class Task:
     chunk: int = 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
-    """What a step did: outputs, gradients by layer and of the inputs, peak of saved chunks and times by stage."""
+    """What a step did: outputs, gradients of the inputs and by layer; by stage the peaks of saved chunks and bytes, and times."""
 
     outputs: list[Array]
     d_inputs: list[Array]
     gradients: list[Array]
     peak_in_flight: list[int]
+    peak_bytes: list[int]
     busy_s: list[float]
     step_s: float
 
@@ -47,13 +48,22 @@ class Run:
 @dataclass
 class _Stage:
     tasks: list[Task]
+    forward_s: float
+    backward_s: float
     free_at: float = 0.0
     busy: float = 0.0
     saved: dict[tuple[int, int], list[Array]] = field(default_factory=dict)
     peak: int = 0
+    peak_bytes: int = 0
+
+    def note_peak(self, extra: Sequence[Array] = ()) -> None:
+        held = sum(array.nbytes for arrays in (*self.saved.values(), extra) for array in arrays)
+        self.peak, self.peak_bytes = max(self.peak, len(self.saved)), max(self.peak_bytes, held)
 
 
-def tasks_of(schedule: str, stages: int, stage: int, micro_batches: int, virtual: int = 1) -> list[Task]:
+def tasks_of(
+    schedule: str, stages: int, stage: int, micro_batches: int, virtual: int = 1, group: int | None = None
+) -> list[Task]:
     """Return what a stage does, in order.
 
     Parameters
@@ -66,6 +76,8 @@ def tasks_of(schedule: str, stages: int, stage: int, micro_batches: int, virtual
         Micro-batches m of the step; a multiple of p for "interleaved". [-]
     virtual : int, default 1
         Chunks v of a stage. [-]
+    group : int, optional
+        Micro-batches that pass a chunk before the next chunk's turn, at least p; p where it is left out ("interleaved" only). [-]
 
     Examples
     --------
@@ -77,15 +89,15 @@ def tasks_of(schedule: str, stages: int, stage: int, micro_batches: int, virtual
     if schedule != "interleaved" and virtual != 1:
         raise ValueError(f"{schedule} has one chunk a stage, got {virtual}")
     p, m, v = stages, micro_batches, virtual
-    if schedule == "interleaved" and m % p:
-        raise ValueError(f"interleaving needs micro-batches in multiples of {p} stages, got {m}")
-    group = p if schedule == "interleaved" else m
-    order = [(i, j) for start in range(0, m, group) for j in range(v) for i in range(start, start + group)]
+    g = m if schedule != "interleaved" else group or p
+    if schedule == "interleaved" and (m % g or g < p):
+        raise ValueError(f"interleaving {p} stages needs groups of at least {p} that divide the micro-batches, got {g} and {m}")
+    order = [(i, j) for start in range(0, m, g) for j in range(v) for i in range(start, start + g)]
     forwards = [Task(False, i, j) for i, j in order]
     backwards = [Task(True, i, v - 1 - j) for i, j in order]
     if schedule == "gpipe":
         return forwards + backwards[::-1]
-    warm = p - stage - 1 if v == 1 else 2 * (p - stage - 1) + (v - 1) * p
+    warm = p - stage - 1 if v == 1 else 2 * (p - stage - 1) + (v - 1) * g
     warm = min(warm, m * v)
     steady = [task for pair in zip(forwards[warm:], backwards) for task in pair]
     return forwards[:warm] + steady + backwards[m * v - warm :]
@@ -99,8 +111,10 @@ def run_step(
     *,
     schedule: str,
     virtual: int = 1,
-    forward_s: float = 1.0,
-    backward_s: float = 2.0,
+    group: int | None = None,
+    forward_s: float | Sequence[float] = 1.0,
+    backward_s: float | Sequence[float] = 2.0,
+    recompute: bool = False,
 ) -> Run:
     """Return what a step of all micro-batches computes, and how long every stage waits.
 
@@ -112,61 +126,86 @@ def run_step(
         Matrices (width, width) of the network's layers, cut into p v parts as even as can be. [-]
     inputs, d_outputs : sequence of ndarray
         Rows that enter the first part, and gradients of the last part's rows, one array a micro-batch. [-]
-    schedule : str
+    schedule, virtual, group
         See `tasks_of`. [-]
-    virtual : int, default 1
-        Chunks v of a stage. [-]
-    forward_s, backward_s : float
-        Time of one micro-batch through a whole stage (all its chunks). [s]
+    forward_s, backward_s : float or sequence of float
+        Time of one micro-batch through a whole stage (all its chunks), of each stage or of all. [s]
+    recompute : bool, default False
+        Whether a stage keeps the input of a chunk only and computes its layers again in front of their backward.
     """
-    p, m, parts = world.ranks, len(inputs), world.ranks * virtual
-    cuts = np.cumsum([0, *even_sizes(len(layers), parts)])
-    stages = [_Stage(tasks_of(schedule, p, r, m, virtual)) for r in range(p)]
-    arrived: dict[tuple[bool, int, int], tuple[Array, float]] = {}
+    p, m = world.ranks, len(inputs)
+    times = [np.broadcast_to(t, p).tolist() for t in (forward_s, backward_s)]
+    stages = [_Stage(tasks_of(schedule, p, r, m, virtual, group), times[0][r], times[1][r]) for r in range(p)]
+    pipe = _Pipe(world, layers, stages, virtual, recompute)
     for i, x in enumerate(inputs):
-        arrived[False, i, 0], arrived[True, i, parts - 1] = (x, 0.0), (d_outputs[i], 0.0)
-    out: dict[tuple[bool, int], Array] = {}
-    gradients = [np.zeros_like(layer) for layer in layers]
-
-    def do(r: int, task: Task) -> None:
-        stage, part, key = stages[r], task.chunk * p + r, (task.micro_batch, task.chunk)
-        rows, ready = arrived.pop((task.backward, task.micro_batch, part))
-        length = (backward_s if task.backward else forward_s) / virtual
-        stage.free_at, stage.busy = max(stage.free_at, ready) + length, stage.busy + length
-        mine = range(cuts[part], cuts[part + 1])
-        if task.backward:
-            rows = _backward(world, r, rows, layers, mine, stage.saved.pop(key), gradients)
-        else:
-            rows, stage.saved[key] = _forward(world, r, rows, layers, mine)
-            stage.peak = max(stage.peak, len(stage.saved))
-        onward = part + (-1 if task.backward else 1)
-        if 0 <= onward < parts:
-            name = GRADIENTS if task.backward else ACTIVATIONS
-            arrived[task.backward, task.micro_batch, onward] = world.send(r, onward % p, rows, name), stage.free_at
-        else:
-            out[task.backward, task.micro_batch] = rows
-
+        pipe.arrived[False, i, 0], pipe.arrived[True, i, p * virtual - 1] = (x, 0.0), (d_outputs[i], 0.0)
     while any(stage.tasks for stage in stages):
-        ready = [r for r, stage in enumerate(stages) if stage.tasks and _can_start(stages[r], r, p, arrived)]
+        ready = [r for r in range(p) if pipe.can_start(r)]
         if not ready:
             raise RuntimeError("every stage waits for another one")
         for r in ready:
-            do(r, stages[r].tasks.pop(0))
-    step_s = max(stage.free_at for stage in stages)
-    outputs, d_inputs = ([out[side, i] for i in range(m)] for side in (False, True))
-    return Run(outputs, d_inputs, gradients, [stage.peak for stage in stages], [stage.busy for stage in stages], step_s)
+            pipe.do(r, stages[r].tasks.pop(0))
+    outputs, d_inputs = ([pipe.out[side, i] for i in range(m)] for side in (False, True))
+    peaks, sizes = [stage.peak for stage in stages], [stage.peak_bytes for stage in stages]
+    busy, step_s = [stage.busy for stage in stages], max(stage.free_at for stage in stages)
+    return Run(outputs, d_inputs, pipe.gradients, peaks, sizes, busy, step_s)
 
 
-def _can_start(stage: _Stage, r: int, p: int, arrived: dict[tuple[bool, int, int], tuple[Array, float]]) -> bool:
-    task = stage.tasks[0]
-    saved = not task.backward or (task.micro_batch, task.chunk) in stage.saved
-    return saved and (task.backward, task.micro_batch, task.chunk * p + r) in arrived
+class _Pipe:
+    """The stages and what lies between them: `arrived` by direction, micro-batch and part, with the time of its arrival."""
+
+    def __init__(self, world: World, layers: Sequence[Array], stages: list[_Stage], virtual: int, recompute: bool) -> None:
+        self.world, self.layers, self.stages, self.virtual, self.recompute = world, layers, stages, virtual, recompute
+        self.parts = world.ranks * virtual
+        self.cuts = np.cumsum([0, *even_sizes(len(layers), self.parts)])
+        self.gradients = [np.zeros_like(layer) for layer in layers]
+        self.arrived: dict[tuple[bool, int, int], tuple[Array, float]] = {}
+        self.out: dict[tuple[bool, int], Array] = {}
+
+    def can_start(self, r: int) -> bool:
+        stage = self.stages[r]
+        if not stage.tasks:
+            return False
+        task = stage.tasks[0]
+        saved = not task.backward or (task.micro_batch, task.chunk) in stage.saved
+        return saved and (task.backward, task.micro_batch, task.chunk * self.world.ranks + r) in self.arrived
+
+    def do(self, r: int, task: Task) -> None:
+        stage, part = self.stages[r], task.chunk * self.world.ranks + r
+        rows, ready = self.arrived.pop((task.backward, task.micro_batch, part))
+        length = (stage.backward_s if task.backward else stage.forward_s) / self.virtual
+        stage.free_at, stage.busy = max(stage.free_at, ready) + length, stage.busy + length
+        mine = range(self.cuts[part], self.cuts[part + 1])
+        rows = self._compute(r, rows, task, mine)
+        onward = part + (-1 if task.backward else 1)
+        if 0 <= onward < self.parts:
+            name = GRADIENTS if task.backward else ACTIVATIONS
+            sent = self.world.send(r, onward % self.world.ranks, rows, name)
+            self.arrived[task.backward, task.micro_batch, onward] = sent, stage.free_at
+        else:
+            self.out[task.backward, task.micro_batch] = rows
+
+    def _compute(self, r: int, rows: Array, task: Task, mine: Sequence[int]) -> Array:
+        stage, key = self.stages[r], (task.micro_batch, task.chunk)
+        if not task.backward:
+            out, tensors = _forward(self.world, r, rows, self.layers, mine, FORWARD)
+            stage.saved[key] = tensors[:1] if self.recompute else tensors
+            stage.note_peak()
+            return out
+        tensors = stage.saved[key]
+        if self.recompute:
+            _, tensors = _forward(self.world, r, tensors[0], self.layers, mine, RECOMPUTE)
+            stage.note_peak(tensors[1:])
+        del stage.saved[key]
+        return _backward(self.world, r, rows, self.layers, mine, tensors, self.gradients)
 
 
-def _forward(world: World, rank: int, rows: Array, layers: Sequence[Array], mine: Sequence[int]) -> tuple[Array, list[Array]]:
+def _forward(
+    world: World, rank: int, rows: Array, layers: Sequence[Array], mine: Sequence[int], operation: str
+) -> tuple[Array, list[Array]]:
     saved = [rows]
     for n in mine:
-        saved.append(np.tanh(world.matmul(rank, saved[-1], layers[n], FORWARD)))
+        saved.append(np.tanh(world.matmul(rank, saved[-1], layers[n], operation)))
     return saved[-1], saved
 
 
