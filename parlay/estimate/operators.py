@@ -27,12 +27,17 @@ from parlay.models.spec import (
     ModelSpec,
     MoeMlp,
 )
-from parlay.rates.interface import Rates, Stream
+from parlay.rates.interface import Priced, Rates, Stream
 
 Array = NDArray[np.float64]
 
 FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # precision -> matmul dtype
-HOST_WAIT_OPERATORS = 8.0  # host operators whose time one wait for the device costs a layer: the queue must fill again
+# Host operators whose time one wait for the device costs a layer: what ran ahead is gone, so the queue must fill again. Layers
+# with the all-to-all dispatcher take 15 to 17 ms on x86 hosts of H100 however few their tokens (Moonlight, Qwen3-30B-A3B).
+HOST_WAIT_OPERATORS = 25.0
+# Share of a product's FLOP/s that chunked scans reach: Triton kernels with fp32 states, five passes. The seven Nemotron-H runs
+# on H100 leave about 3 ms a Mamba layer of 8,192 tokens for the scan, 25 times what its FLOPs take as plain products.
+SCAN_SHARE = 0.04
 ELEMENT = 2.0  # bytes of an activation in bf16 or fp16
 
 
@@ -325,7 +330,8 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
         conv, state = 2.0 * m.key_heads * m.key_dim + inner, float(m.key_dim)
     chunk = 128.0  # tokens per block of the chunked scan; the kernels' common default (Mamba-2, section 6)
     scan_flops = n * inner / s.tp * (4 * state + 2 * chunk)  # two products with the state and one inside the chunk
-    scan = p.rates.gemm(n, inner / s.tp, scan_flops / (2 * n * inner / s.tp), "bf16")
+    plain = p.rates.gemm(n, inner / s.tp, scan_flops / (2 * n * inner / s.tp), "bf16")
+    scan = Priced(plain.seconds / SCAN_SHARE, "default")
     return [
         *p.casts("mixer input", n * h, gradient=n * wide / s.tp),
         p.gemm("mixer input projection", group, n, wide / s.tp, h),
@@ -392,6 +398,10 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     # Fused dispatchers permute inside their own kernels. The all-to-all one waits for the router's counts on the host
     # (token_dispatcher.py:425-440), which drains the queue of launched kernels once a layer.
     calls = 1.0 if flex else 4.0
+    # A permutation reads each token once and writes its K copies; the all-to-all dispatcher also sorts what arrived by
+    # expert (one more read and write), which a fused dispatcher's kernel leaves in place.
+    passes = 1 + 1 / m.top_k + (0.0 if flex else 2.0)
+    moved = passes * ELEMENT * rows / s.etp * inner
     wait = 0.0 if flex or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
     found += [
         p.stream(
@@ -404,8 +414,11 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
         ),
         *p.casts("expert hidden", rows * width, moe, gradient=rows * inner),
         p.grouped("expert down-projection", rows, held, inner, width, moe),
-        p.stream("unpermute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=calls),
+        p.stream("unpermute", moved, "permute", moe, backward=1.0, group="experts", launches=calls),
     ]
+    if m.bias:  # an addition of its own after each grouped product: read and write; backward sums the gradients (a read)
+        biased = 2 * ELEMENT * rows * (branches * width + inner)
+        found.append(p.stream("expert biases", biased, "residual", moe, backward=0.5, group="experts", launches=2.0))
     if m.latent_width:
         found.append(p.gemm("latent up-projection", "experts", n, h, inner, moe))
     if m.shared_width:

@@ -166,17 +166,22 @@ def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tupl
     transfer beside the next chunk's compute, once a chunk, so what shows is what a chunk is too short to hide, and the
     hops of the fill and the drain.
     """
-    nbytes = ELEMENT * p.shard.local_tokens[p.shard.row_of] * p.model.hidden
-    group = Group.of(2.0, axis_strides(layouts)["pp"], p.shard.domain)
-    sent = p.rates.collective("send_recv", nbytes, group)
+    shard, row_of = p.shard, p.shard.row_of
+    # Without sequence parallelism each tensor-parallel rank still sends only its part, and the receivers gather the parts
+    # over the scale-up link (Megatron's scatter-gather optimisation, arXiv:2104.04473, section 4.1).
+    whole = ELEMENT * (shard.tokens * p.model.hidden)[row_of]
+    sent = p.rates.collective("send_recv", whole / shard.tp[row_of], Group.of(2.0, axis_strides(layouts)["pp"], shard.domain))
+    parts = shard.tp_group
+    gathered = p.rates.collective("all_gather", whole, Group(parts.size[row_of], parts.local[row_of]))
+    each_way = sent.seconds + np.where(shard.sp[row_of] | (shard.tp[row_of] == 1), 0.0, gathered.seconds)
     on = layouts.pp > 1
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
-    v, each = layouts.vpp[:, None], sent.seconds[:, None]
+    v, each = layouts.vpp[:, None], each_way[:, None]
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
-    hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * sent.seconds, 0.0)
+    hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
     return exposed, hops, sent.source
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from parlay.estimate.frameworks import capability_of
 from parlay.hardware.spec import Device
 from parlay.layouts.workload import Workload
 
@@ -39,7 +40,7 @@ FLASH2_SINCE = "2023-11-30"  # released in July 2023, in the training stacks by 
 # to 51 operators); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
 HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6}
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
-GRACE_FACTOR = 1.7  # Arm cores of Grace against those x86 hosts, from the same rows
+GRACE_FACTOR = 2.0  # Arm cores of Grace against those x86 hosts, from the same rows
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
 
 
@@ -61,7 +62,7 @@ class Traits:
 def traits_of(workload: Workload, device: Device) -> Traits:
     """Return the traits of a workload's framework, date and compilation on a device."""
     kernel = attention_kernel(workload)
-    newer = float(device.compute_capability or 0) >= 9.0 and device.vendor.lower() == "nvidia"
+    newer = capability_of(device) >= 9.0 and device.vendor.lower() == "nvidia"
     forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0
     backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
     older = FLASH1 if kernel == "flash1" else 1.0

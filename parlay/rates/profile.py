@@ -130,7 +130,14 @@ class ProfileRates:
         which = self.fused if fused else self.launched
         kernel = GroupedProduct(product, which.flops_share, which.padding_rows, which.group_s)
         seconds = kernel.seconds(rows, groups, n, k, weight_gradient=weight_gradient) / self.in_step.get(dtype, 1.0)
-        return Priced(real(seconds), which.origin)
+        # Groups launched one after the other as plain products are always a way to do it, so no grouped kernel is slower.
+        count = np.maximum(np.minimum(real(groups), real(rows)), 1.0)
+        each = real(rows) / count
+        if weight_gradient:
+            alone = count * (self.gemm(k, n, each, dtype, accumulate=True).seconds + which.group_s)
+        else:
+            alone = count * (self.gemm(each, n, k, dtype).seconds + which.group_s)
+        return Priced(real(np.minimum(seconds, alone)), which.origin)
 
     def attention(
         self,

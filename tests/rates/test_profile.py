@@ -21,7 +21,8 @@ SAMPLE = Path(__file__).parent / "data" / "measured-sample.csv"
 
 
 def rates_of(device, **options):
-    return profile_rates(load_cluster(CLUSTERS[device]), **options)
+    """Rates of kernels alone: the factors of parlay.rates.in_step are about whole steps."""
+    return profile_rates(load_cluster(CLUSTERS[device]), **{"in_step": {}, **options})
 
 
 def sample():
