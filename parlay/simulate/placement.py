@@ -47,8 +47,14 @@ def token_positions(seq_len: int, ranks: int, layout: str = "contiguous") -> lis
     return [np.concatenate([chunks[r], chunks[2 * ranks - 1 - r]]) for r in range(ranks)]
 
 
-def visible(queries: Positions, keys: Positions, *, causal: bool) -> NDArray[np.bool_]:
-    """Return which keys (columns) each query (row) may see: all, or those at its own position and before."""
-    if causal:
-        return np.asarray(keys[None, :] <= queries[:, None])
-    return np.ones((queries.size, keys.size), np.bool_)
+def visible(queries: Positions, keys: Positions, *, causal: bool, window: int | None = None) -> NDArray[np.bool_]:
+    """Return which keys (columns) each query (row) may see: all, or those at its own position and before.
+
+    With a `window` of w tokens a causal query sees the last w of them only, its own position included.
+    """
+    if not causal:
+        return np.ones((queries.size, keys.size), np.bool_)
+    seen = keys[None, :] <= queries[:, None]
+    if window is not None:
+        seen &= keys[None, :] > queries[:, None] - window
+    return np.asarray(seen)

@@ -81,6 +81,14 @@ def test_even_blocks_send_hold_and_do_what_the_formulas_say(N, half, groups, d, 
     assert sent == (N - 1) * ring_attention.round_bytes(c, kv_width, 8)
     assert world.ledger.flops_done(attention.FORWARD).tolist() == [N * ring_attention.round_flops(c, query_width)] * N
     assert world.ledger.flops_done(attention.BACKWARD).tolist() == [2.5 * N * ring_attention.round_flops(c, query_width)] * N
+    # At rates that make a round's counted FLOPs and bytes take equally long, this block is the smallest that hides its transfer.
+    for work, sent_all, least in (
+        (attention.FORWARD, (ring.KV_FORWARD,), ring_attention.ring_block_min),
+        (attention.BACKWARD, (ring.KV_BACKWARD, ring.GRADIENTS), ring_attention.ring_block_min_backward),
+    ):
+        if N > 1:
+            a_round = world.ledger.flops_done(work)[0] / N, world.ledger.sent_bytes(*sent_all)[0] / (N - 1)
+            assert least(*a_round, queries_per_kv=groups[1], kv_element_bytes=8) == pytest.approx(c)
     mean_context = (N * c + 1) / 2
     assert causal.ledger.flops_done().sum() == N * c * flops.attention_flops(mean_context, len(q), d, d)
     if N > 1:
@@ -101,6 +109,14 @@ def test_zigzag_is_even_in_every_round(N, chunk):
     at = token_positions(2 * N * chunk, N, "zigzag")
     for n in range(N):
         assert len({int(visible(at[r], at[(r - n) % N], causal=True).sum()) for r in range(N)}) == 1
+
+
+@few
+@given(seq=st.integers(1, 30), window=st.integers(1, 40))
+def test_a_window_leaves_so_many_keys(seq, window):
+    window = min(window, seq)
+    seen = visible(np.arange(seq), np.arange(seq), causal=True, window=window)
+    assert seen.sum() / seq == pytest.approx(flops.window_context(window, seq))
 
 
 @few

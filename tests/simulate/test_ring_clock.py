@@ -9,6 +9,11 @@ from parlay.simulate import show
 from parlay.simulate.ring_clock import run_ring
 
 few = settings(max_examples=25, deadline=None)
+FORMULAS = {
+    "contiguous": (ring_placement.contiguous_round_pairs, ring_placement.contiguous_ring_pairs),
+    "zigzag": (ring_placement.zigzag_round_pairs, ring_placement.zigzag_ring_pairs),
+    "striped": (ring_placement.striped_round_pairs, ring_placement.striped_ring_pairs),
+}
 
 
 @few
@@ -20,14 +25,14 @@ def test_equal_rounds(N, compute, transfer):
 
 
 @few
-@given(N=st.integers(1, 6), half=st.integers(1, 9), layout=st.sampled_from(["contiguous", "zigzag", "striped"]))
+@given(N=st.integers(1, 6), half=st.integers(1, 9), layout=st.sampled_from(list(FORMULAS)))
 def test_pairs_of_each_round_and_on_the_critical_path(N, half, layout):
     c = 2 * half
     shown = show.ring_rounds(N, N * c, layout=layout, list_pairs=False)
-    each = getattr(ring_placement, f"{layout}_round_pairs")
+    each, whole_ring = FORMULAS[layout]
     for n, shown_round in enumerate(shown.rounds):
         assert shown_round.work == [each(N, r, n, c) for r in range(N)]
-    longest = getattr(ring_placement, f"{layout}_ring_pairs")(N, c)
+    longest = whole_ring(N, c)
     assert shown.time == longest
     # With free transfers nobody has to keep step: the clock's last rank takes as long as all rounds in lockstep.
     assert run_ring([each.work for each in shown.rounds], 0).ring_s == longest
