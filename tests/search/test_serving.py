@@ -1,0 +1,109 @@
+"""What can be served: cache sizes as published, room that an engine reported, and what every split must keep."""
+
+import itertools
+
+import pytest
+
+from parlay.estimate.counts import kv_bytes, parameters
+from parlay.hardware.load import load_cluster
+from parlay.models.load import load_model
+from parlay.search.ladder import family
+from parlay.search.serving import UTILIZATION, activation_bytes, batch_tokens, layer_cache_bytes, serve, splits
+
+H100, A100 = load_cluster("dgx-h100"), load_cluster("dgx-a100-40gb")
+
+
+def split_of(found, tp, pp, ep=1):
+    return next(s for s in found.splits if (s.tp, s.pp, s.ep) == (tp, pp, ep))
+
+
+@pytest.mark.parametrize(("name", "context"), [("llama-3.1-8b", 8192), ("gpt-oss-20b", 8192), ("gemma-3-27b", 32768), ("deepseek-v3", 4096)])
+def test_the_cache_of_all_layers_is_the_models(name, context):
+    """GQA, windows in some layers, MLA: layer by layer the same as counted for the whole model."""
+    model = load_model(name)
+    each = sum(layer_cache_bytes(model.kinds[n], context, 1, 2.0) for n in model.layer_names())
+    assert each == pytest.approx(kv_bytes(model, context), rel=1e-12)
+
+
+def test_llama_8b_takes_128_kib_a_token_and_70_b_320():
+    for name, kib in (("llama-3.1-8b", 128), ("llama-3.1-70b", 320)):
+        assert split_of(serve(H100, 8, 4096, model=load_model(name)), 1, 1).token_bytes == kib * 1024
+
+
+def test_latent_cache_is_not_cut_by_tensor_parallelism():
+    found = serve(load_cluster("dgx-h200"), 16, 8192, model=load_model("deepseek-v3"))
+    assert split_of(found, 8, 1, 16).token_bytes == split_of(found, 1, 1, 16).token_bytes == 61 * 576 * 2
+    grouped = serve(H100, 8, 8192, model=load_model("llama-3.1-70b"))
+    assert split_of(grouped, 8, 1).token_bytes == split_of(grouped, 1, 1).token_bytes / 8
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v3"])
+def test_what_fits_fits_and_one_more_does_not(name):
+    model, context = load_model(name), 8192
+    found = serve(H100, 16, context, model=model)
+    budget = UTILIZATION * found.limit_bytes
+    fitting = [s for s in found.splits if s.batch]
+    assert fitting
+    for s in fitting:
+        assert s.weight_bytes + s.activation_bytes + s.batch * s.token_bytes * context < budget
+        assert s.longest_context >= context
+        assert s.alone_s <= s.full_s
+        assert s.copies * s.tp * s.pp == 16
+    for s in found.splits:
+        if not s.batch:
+            assert s.weight_bytes + s.activation_bytes + s.token_bytes * context + 0.75e9 > budget
+
+
+def test_wider_tensor_parallelism_serves_more_and_faster():
+    found = serve(H100, 8, 8192, model=load_model("llama-3.1-8b"))
+    rows = [split_of(found, tp, 1) for tp in (1, 2, 4, 8)]
+    assert all(b.batch > 2 * a.batch and b.alone_s < a.alone_s for a, b in itertools.pairwise(rows))
+
+
+def test_one_sequence_reads_the_chosen_experts_only():
+    model = load_model("mixtral-8x7b")
+    alone = split_of(serve(H100, 8, 1024, model=model), 8, 1).alone_s
+    hbm = H100.device.hbm_bytes_per_s.value
+    active = 2 * parameters(model).active_without_embedding / 8 / hbm
+    assert alone == pytest.approx(active, rel=0.02)
+
+
+def test_weights_in_fp8_leave_more_room():
+    model = load_model("llama-3.1-70b")
+    wide, narrow = (split_of(serve(H100, 8, 8192, model=model, weight_dtype=d), 4, 1) for d in ("bf16", "fp8"))
+    assert narrow.weight_bytes == wide.weight_bytes / 2
+    assert narrow.batch > wide.batch
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_the_largest_shape_that_can_be_served(experts):
+    found = serve(A100, 8, 8192, experts=experts)
+    sizes = [parameters(s).total for s in family(experts)]
+    assert found.growing
+    for s in found.splits:
+        assert s.batch >= 1
+        assert s.parameters in sizes
+        assert s.weight_bytes < UTILIZATION * found.limit_bytes
+    assert split_of(found, 8, 1, 8 if experts else 1).parameters > 4 * split_of(found, 1, 1).parameters
+
+
+def test_the_room_of_a_24_gib_card_is_near_what_an_engine_reported():
+    """LLMServingSim pull request 59: Llama-3.1-8B at 0.9 of 24 GiB: room for 41,408 tokens, with 1.59 GiB kept by the engine."""
+    model = load_model("llama-3.1-8b")
+    device = H100.device
+    limit = device.memory.allocatable.model_copy(update={"value": 24 * 2.0**30})
+    small = device.model_copy(update={"memory": device.memory.model_copy(update={"allocatable": limit})})
+    found = serve(H100.model_copy(update={"device": small}), 1, 4096, model=model)
+    assert batch_tokens(H100.model_copy(update={"device": small})) == 2048
+    assert found.splits[0].longest_context == pytest.approx(41408, rel=0.2)
+
+
+def test_activations_shrink_with_the_split_and_grow_with_tokens():
+    model = load_model("llama-3.1-70b")
+    assert activation_bytes(model, 4096, 1, 1) == 2 * activation_bytes(model, 2048, 1, 1)
+    assert activation_bytes(model, 4096, 8, 1) < activation_bytes(model, 4096, 1, 1)
+
+
+def test_splits_keep_the_rules():
+    assert {s[:2] for s in splits(load_model("llama-3.1-8b"), H100, 16)} == {(1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 1), (2, 2), (2, 4), (2, 8), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2)}
+    assert all(128 % ep == 0 for *_, ep in splits(load_model("qwen3-30b-a3b"), H100, 16))
