@@ -11,9 +11,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import price_memory, price_time
+from parlay.estimate.frameworks import resolve
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -68,6 +70,7 @@ class Ladder:
     family: str
     limit_bytes: float
     steps: tuple[Step, ...]
+    growing: bool = True  # sizes grow from rung to rung; False: one model is given
 
 
 def shape(hidden: int, layers: int, *, experts: bool = False) -> ModelSpec:
@@ -124,10 +127,25 @@ def candidates(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int
     """Return the layouts of a rung that keep the rules, in blocks; the first rung always runs on one GPU."""
     count = 1 if rung.name == "one GPU" else gpus
     question = Question(model, cluster, workload, count)
-    blocks = list(layouts_of(question, rung.space, Counted()))
+    blocks = [b.take(host_has_room(model, cluster, workload, b)) for b in layouts_of(question, rung.space, Counted())]
+    blocks = [b for b in blocks if len(b)]
     if rung.sequence_parallel:
         return blocks
     return [dataclasses.replace(b, sp=np.zeros(len(b), dtype=bool)) for b in blocks]
+
+
+def host_has_room(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return where the hosts' memory holds what is offloaded: main weights and moments, once, or on every rank without ZeRO.
+
+    A cluster whose host memory is not known has room for all. Activations on the host are not counted.
+    """
+    if cluster.host_memory_bytes is None or not layouts.offload_optimizer.any():
+        return np.ones(len(layouts), dtype=bool)
+    settings = resolve(workload, cluster.device)
+    copies = np.where(layouts.zero >= 1, 1, layouts.dp * layouts.cp)
+    nodes = -(-layouts.gpus // int(cluster.gpus_per_node.value))
+    each = parameters(model).total * (settings.master_bytes + settings.moments_bytes)
+    return np.asarray(each * copies * layouts.offload_optimizer <= nodes * cluster.host_memory_bytes.value)
 
 
 def fits(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, rung: Rung) -> bool:
@@ -194,7 +212,7 @@ def model_ladder(model: ModelSpec, cluster: Cluster, gpus: int, workload: Worklo
         )
         context = longest_context(model, cluster, workload, gpus, rung)
         steps.append(dataclasses.replace(step, fewest_gpus=fewest, longest_context=context))
-    return Ladder(cluster, gpus, workload, model.name, cluster.device.memory.allocatable.value, tuple(steps))
+    return Ladder(cluster, gpus, workload, model.name, cluster.device.memory.allocatable.value, tuple(steps), growing=False)
 
 
 def whole_batch(workload: Workload, gpus: int) -> Workload:

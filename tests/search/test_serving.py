@@ -17,7 +17,9 @@ def split_of(found, tp, pp, ep=1):
     return next(s for s in found.splits if (s.tp, s.pp, s.ep) == (tp, pp, ep))
 
 
-@pytest.mark.parametrize(("name", "context"), [("llama-3.1-8b", 8192), ("gpt-oss-20b", 8192), ("gemma-3-27b", 32768), ("deepseek-v3", 4096)])
+@pytest.mark.parametrize(
+    ("name", "context"), [("llama-3.1-8b", 8192), ("gpt-oss-20b", 8192), ("gemma-3-27b", 32768), ("deepseek-v3", 4096)]
+)
 def test_the_cache_of_all_layers_is_the_models(name, context):
     """GQA, windows in some layers, MLA: layer by layer the same as counted for the whole model."""
     model = load_model(name)
@@ -37,10 +39,13 @@ def test_latent_cache_is_not_cut_by_tensor_parallelism():
     assert split_of(grouped, 8, 1).token_bytes == split_of(grouped, 1, 1).token_bytes / 8
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v3"])
-def test_what_fits_fits_and_one_more_does_not(name):
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [("llama-3.1-70b", "dgx-h100"), ("mixtral-8x7b", "dgx-h100"), ("gpt-oss-20b", "dgx-h100"), ("deepseek-v3", "dgx-h200")],
+)
+def test_what_fits_fits_and_one_more_does_not(name, cluster):
     model, context = load_model(name), 8192
-    found = serve(H100, 16, context, model=model)
+    found = serve(load_cluster(cluster), 16, context, model=model)
     budget = UTILIZATION * found.limit_bytes
     fitting = [s for s in found.splits if s.batch]
     assert fitting
@@ -105,5 +110,20 @@ def test_activations_shrink_with_the_split_and_grow_with_tokens():
 
 
 def test_splits_keep_the_rules():
-    assert {s[:2] for s in splits(load_model("llama-3.1-8b"), H100, 16)} == {(1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 1), (2, 2), (2, 4), (2, 8), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2)}
+    assert {s[:2] for s in splits(load_model("llama-3.1-8b"), H100, 16)} == {
+        (1, 1),
+        (1, 2),
+        (1, 4),
+        (1, 8),
+        (1, 16),
+        (2, 1),
+        (2, 2),
+        (2, 4),
+        (2, 8),
+        (4, 1),
+        (4, 2),
+        (4, 4),
+        (8, 1),
+        (8, 2),
+    }
     assert all(128 % ep == 0 for *_, ep in splits(load_model("qwen3-30b-a3b"), H100, 16))

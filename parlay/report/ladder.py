@@ -1,0 +1,225 @@
+"""The text and the document of `parlay ladder`: what fits rung by rung, and what can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from parlay import __version__
+from parlay.estimate.terms import Term
+from parlay.report.table import Column, Page, render, wrap
+from parlay.search.ladder import Ladder, Step
+from parlay.search.serving import Serving
+from parlay.units import GIB, show_bytes, show_count
+
+BAR = 30  # characters of the longest bar
+TERMS = {
+    "weights": "memory.weights",
+    "gradients": "memory.gradients",
+    "optimizer": "memory.optimizer",
+    "activations": "memory.activations",
+}
+
+
+def memory_by_term(memory: Term) -> dict[str, float]:
+    """Return bytes of weights, gradients, optimizer state and activations, and of all the rest together."""
+    parts = {name: (found.value if (found := memory.find(key)) else 0.0) for name, key in TERMS.items()}
+    return {**parts, "rest": memory.value - sum(parts.values())}
+
+
+def ladder_lines(ladders: Sequence[Ladder], page: Page, context_of: str = "") -> list[str]:
+    """Return the lines of every ladder: a bar and a row of sizes for each rung."""
+    out: list[str] = []
+    for found in ladders:
+        out += ["", *_one(found, page, context_of)] if out else _one(found, page, context_of)
+    return out
+
+
+def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
+    w = found.workload
+    what = "largest of the " + found.family + " shapes" if found.growing else found.family
+    head = (
+        f"{found.gpus:,} x {found.cluster.device.name} ({found.cluster.name}), {show_bytes(found.limit_bytes)} allocatable each"
+    )
+    out = wrap(page.bold(head), page)
+    out += wrap(f"{what}; {w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}", page)
+    out += ["", *_bars(found, page), "", *_table(found, page, context_of)]
+    if found.growing:
+        out += wrap(
+            "Every rung allows what the rungs above it allow, and one thing more; layouts are the fastest that fit.", page
+        )
+    return out
+
+
+def _bars(found: Ladder, page: Page) -> list[str]:
+    """Return one bar a rung: parameters, or with a given model the longest sequence."""
+    size = [s.parameters if found.growing else (s.longest_context or 0) for s in found.steps]
+    most = max([1, *size])
+    unit = "parameters" if found.growing else "tokens"
+    rows = []
+    for step, value in zip(found.steps, size, strict=True):
+        text = "nothing fits" if not value else show_count(value) if found.growing else f"{value:,}"
+        rows.append([step.rung, text, "#" * max(round(BAR * value / most), 1 if value else 0)])
+    return render([Column("rung", right=False), Column(unit), Column("", right=False)], rows, page)
+
+
+def _table(found: Ladder, page: Page, context_of: str) -> list[str]:
+    columns = [Column("rung", right=False), *([Column("layers"), Column("hidden")] if found.growing else [Column("fewest GPUs")])]
+    columns += [Column("layout", right=False), Column("tok/s/GPU")]
+    columns += [Column(f"{name} GiB", drop=2) for name in (*TERMS, "rest")]
+    columns += [Column("all GiB", drop=1)]
+    contexts = any(s.longest_context is not None for s in found.steps)
+    columns += [Column(f"longest context{' of ' + context_of if context_of else ''}")] if contexts or not found.growing else []
+    return render(columns, [_row(found, s)[: len(columns)] for s in found.steps], page)
+
+
+def _row(found: Ladder, s: Step) -> list[str]:
+    if found.growing:
+        cells = [str(s.model.layer_count), f"{s.model.hidden:,}"] if s.model else ["-", "-"]
+    else:
+        cells = [f"{s.fewest_gpus:,}" if s.fewest_gpus else "-"]
+    if s.memory is None or s.layout is None:
+        body = ["-"] * (len(TERMS) + 4)
+    else:
+        values = [f"{v / GIB:.1f}" for v in memory_by_term(s.memory).values()]
+        body = [str(s.layout), f"{s.tokens_per_s_per_gpu:,.0f}", *values, f"{s.memory.value / GIB:.1f}"]
+    return [s.rung, *cells, *body, f"{s.longest_context:,}" if s.longest_context else "-"]
+
+
+def serving_lines(found: Serving, page: Page) -> list[str]:
+    """Return the lines of what can be served: one row a split."""
+    head = (
+        f"{found.gpus:,} x {found.cluster.device.name} ({found.cluster.name}), {show_bytes(found.limit_bytes)} allocatable each"
+    )
+    out = wrap(page.bold(head), page)
+    out += wrap(
+        f"{found.title}; {found.context:,} tokens of context; weights {found.weight_dtype}, K/V cache {found.cache_dtype}", page
+    )
+    columns = [
+        Column("tp"), Column("pp"), Column("ep"), Column("copies", drop=4), *([Column("largest", right=False)] if found.growing else []),
+        Column("weights GiB", drop=2), Column("activations GiB", drop=3), Column("KiB a token", drop=1), Column("batch"),
+        Column("batch x context"), Column("longest context"), Column("ms a token, alone"), Column("ms a token, full", drop=1),
+    ]  # fmt: skip
+    rows = []
+    for s in found.splits:
+        size = [show_count(s.parameters) if s.parameters else "nothing fits"] if found.growing else []
+        fits = s.batch > 0
+        rows.append([
+            str(s.tp), str(s.pp), str(s.ep), str(s.copies), *size, f"{s.weight_bytes / GIB:.1f}", f"{s.activation_bytes / GIB:.1f}",
+            f"{s.token_bytes / 1024:.1f}", f"{s.batch:,}" if fits else "-", f"{s.batch * found.context:,}" if fits else "-",
+            f"{s.longest_context:,}" if s.longest_context else "-", f"{1e3 * s.alone_s:.2f}" if fits else "-",
+            f"{1e3 * s.full_s:.2f}" if fits else "-",
+        ])  # fmt: skip
+    out += ["", *render(columns, rows, page), ""]
+    for text in found.assumptions:
+        out += wrap(f"- {text}", page, hang="  ")
+    return out
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class StepDocument(_Document):
+    """One rung; without a layout nothing fits there."""
+
+    rung: str
+    parameters: int
+    layers: int | None
+    hidden: int | None
+    layout_short: str | None
+    layout: dict[str, Any] | None
+    memory_bytes: dict[str, float]
+    tokens_per_s_per_gpu: float
+    longest_context_tokens: int | None
+    fewest_gpus: int | None
+
+
+class LadderDocument(_Document):
+    """One ladder."""
+
+    cluster: str
+    gpus: int
+    family: str
+    growing: bool
+    seq_len: int
+    global_batch_sequences: int
+    memory_limit_bytes: float
+    steps: list[StepDocument]
+
+
+class SplitDocument(_Document):
+    """One split of what can be served; all per GPU, except `batch`, which is of one copy of the model."""
+
+    tp: int
+    pp: int
+    ep: int
+    copies: int
+    parameters: int
+    weight_bytes: float
+    activation_bytes: float
+    token_bytes: float
+    batch: int
+    longest_context_tokens: int
+    token_alone_s: float
+    token_full_s: float
+
+
+class ServingDocument(_Document):
+    """What can be served on one number of GPUs."""
+
+    cluster: str
+    gpus: int
+    title: str
+    context_tokens: int
+    memory_limit_bytes: float
+    splits: list[SplitDocument]
+    assumptions: list[str]
+
+
+class LadderReport(_Document):
+    """The document of `parlay ladder --json`."""
+
+    schema_name: Literal["parlay/ladder"] = "parlay/ladder"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    ladders: list[LadderDocument]
+    serving: list[ServingDocument]
+
+
+def ladder_report(ladders: Sequence[Ladder], served: Sequence[Serving] = ()) -> LadderReport:
+    """Return the whole document of ladders and of what can be served."""
+    return LadderReport(ladders=[_ladder_document(x) for x in ladders], serving=[_serving_document(x) for x in served])
+
+
+def _ladder_document(x: Ladder) -> LadderDocument:
+    steps = [
+        StepDocument(
+            rung=s.rung, parameters=s.parameters, layers=s.model.layer_count if s.model else None, hidden=s.model.hidden if s.model else None,
+            layout_short=str(s.layout) if s.layout else None, layout=s.layout.model_dump(mode="json") if s.layout else None,
+            memory_bytes=memory_by_term(s.memory) if s.memory else {}, tokens_per_s_per_gpu=s.tokens_per_s_per_gpu,
+            longest_context_tokens=s.longest_context, fewest_gpus=s.fewest_gpus,
+        )
+        for s in x.steps
+    ]  # fmt: skip
+    return LadderDocument(
+        cluster=x.cluster.id, gpus=x.gpus, family=x.family, growing=x.growing, seq_len=x.workload.seq_len,
+        global_batch_sequences=x.workload.global_batch, memory_limit_bytes=x.limit_bytes, steps=steps,
+    )  # fmt: skip
+
+
+def _serving_document(x: Serving) -> ServingDocument:
+    splits = [
+        SplitDocument(
+            tp=s.tp, pp=s.pp, ep=s.ep, copies=s.copies, parameters=s.parameters, weight_bytes=s.weight_bytes,
+            activation_bytes=s.activation_bytes, token_bytes=s.token_bytes, batch=s.batch, longest_context_tokens=s.longest_context,
+            token_alone_s=s.alone_s, token_full_s=s.full_s,
+        )
+        for s in x.splits
+    ]  # fmt: skip
+    return ServingDocument(
+        cluster=x.cluster.id, gpus=x.gpus, title=x.title, context_tokens=x.context, memory_limit_bytes=x.limit_bytes, splits=splits,
+        assumptions=list(x.assumptions),
+    )  # fmt: skip

@@ -1,0 +1,245 @@
+"""What can be served: weights, K/V cache and activations under tp, pp and ep, and the least time of a token.
+
+A copy of the model takes tp x pp GPUs; the others hold further copies, and experts may be spread over the copies' ranks
+(ep). Layers are cut as for training. Times are floors: memory traffic alone, no launches and no communication.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.counts import parameters
+from parlay.estimate.local import local_parameters
+from parlay.estimate.memory_buffers import CONTEXT_BYTES
+from parlay.estimate.stages import Stages, stages_of
+from parlay.formulas import activations, serving
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layouts
+from parlay.layouts.rules import RULES, Question, divisors
+from parlay.layouts.workload import Workload
+from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp
+from parlay.search.ladder import EXPERTS, TOP_K, family, largest
+
+Array = NDArray[np.float64]
+
+UTILIZATION = 0.9  # vLLM's gpu_memory_utilization default (vllm/engine/arg_utils.py)
+LARGE_MEMORY_BYTES = 70 * 2**30  # vLLM get_batch_defaults: from here on (A100 apart) an API server batches 8,192 tokens
+LARGE_BATCH_TOKENS, SMALL_BATCH_TOKENS = 8192, 2048
+SAMPLED = 8.0  # of a full forward's tokens at most every eighth is sampled (there: 1,024 or 256 sequences a batch)
+BYTES = {"bf16": 2.0, "fp8": 1.0}
+SCORE_BYTES = 4.0  # logits are turned to fp32 for sampling
+LONGEST = 1 << 27  # tokens; contexts are searched up to here
+SPLIT_RULES = {"gpus", "heads", "kv_heads", "kv_copies", "width", "scale_up", "experts", "expert_grid", "layers"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Split:
+    """One way to serve, per GPU of the fullest stage; `batch` sequences of the asked context fit on one copy."""
+
+    tp: int
+    pp: int
+    ep: int
+    copies: int
+    parameters: int
+    weight_bytes: float
+    activation_bytes: float
+    token_bytes: float  # of one token at the asked context, windows seen
+    batch: int
+    longest_context: int  # of one sequence alone
+    alone_s: float  # of a token, one sequence of the asked context
+    full_s: float  # of a token of each of `batch` sequences
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Serving:
+    """What can be served on one number of GPUs of one cluster."""
+
+    cluster: Cluster
+    gpus: int
+    title: str
+    growing: bool  # the largest shape of a family for each split; False: one model is given
+    context: int
+    weight_dtype: str
+    cache_dtype: str
+    limit_bytes: float
+    splits: tuple[Split, ...]
+    assumptions: tuple[str, ...]
+
+
+def serve(
+    cluster: Cluster, gpus: int, context: int, *, model: ModelSpec | None = None, experts: bool = False,
+    weight_dtype: str = "bf16", cache_dtype: str = "bf16",
+) -> Serving:  # fmt: skip
+    """Return every split of `gpus` GPUs: the largest batch of `model` at `context`, or the largest shape of the family."""
+    shapes = (model,) if model else family(experts)
+    batched = batch_tokens(cluster)
+    found = []
+    for split in splits(shapes[-1], cluster, gpus):
+        priced = _Priced(cluster, gpus, context, batched, split, BYTES[weight_dtype], BYTES[cache_dtype])
+        able = [s for s in shapes if _can_be_cut(s, *split[:2])]
+        at = 0 if model else largest(len(able), lambda i, p=priced, x=able: p.of(x[i]).batch > 0)  # type: ignore[misc]
+        found.append(priced.of(able[at]) if at >= 0 else _empty(*split, gpus))
+    name = f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
+    title = model.name if model else f"largest of the {name} shapes"
+    limit = float(cluster.device.memory.allocatable.value)
+    return Serving(
+        cluster, gpus, title, model is None, context, weight_dtype, cache_dtype, limit, tuple(found), assumptions(batched)
+    )
+
+
+def assumptions(batched: int) -> tuple[str, ...]:
+    """Return what the figures rest on."""
+    return (
+        f"the engine uses {UTILIZATION:.0%} of a GPU's memory and takes at most {batched:,} tokens into one forward (vLLM's defaults)",
+        "activations: the widest moment of one layer, or the logits; a page holds one token, so a few tokens less fit in practice",
+        "times: reading weights and cache once at the datasheet's memory bandwidth; real engines take 1.4 to 1.9 times as long or more",
+    )
+
+
+def batch_tokens(cluster: Cluster) -> int:
+    """Return the tokens of the largest forward pass: vLLM's default for its API server."""
+    large = cluster.device.memory.allocatable.value >= LARGE_MEMORY_BYTES and "a100" not in cluster.device.id
+    return LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS
+
+
+def splits(model: ModelSpec, cluster: Cluster, gpus: int) -> list[tuple[int, int, int]]:
+    """Return the (tp, pp, ep) that keep the rules of shapes and of the scale-up domain; experts go over all copies or none."""
+    rows = []
+    for tp in divisors(gpus, most=int(cluster.scale_up_gpus.value)):
+        for pp in divisors(gpus // tp, most=1 << 20):
+            wide = gpus // pp
+            rows += [(tp, pp, ep) for ep in ({1, tp, wide} if _mixtures(model) else {1})]
+    rows = sorted(set(rows))
+    columns = np.asarray(rows, dtype=np.int64)
+    layouts = _layouts(columns[:, 0], columns[:, 1], columns[:, 2], gpus)
+    if not _mixtures(model):
+        layouts = dataclasses.replace(layouts, etp=np.ones_like(layouts.etp))
+    question = Question(model, cluster, Workload(), gpus)
+    broken = np.any([rule.broken(layouts, question) for rule in RULES if rule.name in SPLIT_RULES], axis=0)
+    return [row for row, bad in zip(rows, broken, strict=True) if not bad]
+
+
+def _can_be_cut(model: ModelSpec, tp: int, pp: int) -> bool:
+    """Return whether a shape of a family has heads for `tp` ranks and layers for `pp` stages."""
+    heads = [k.mixer.heads for k in model.kinds.values() if isinstance(k.mixer, GroupedAttention | LatentAttention)]
+    return model.layer_count + 2 >= pp and all(h % tp == 0 for h in heads)
+
+
+def _layouts(tp: NDArray[np.int64] | int, pp: NDArray[np.int64] | int, ep: NDArray[np.int64] | int, gpus: int) -> Layouts:
+    """Return splits as layouts; experts that are not spread are cut like the rest, by tensor parallelism."""
+    return Layouts.grid(tp=tp, pp=pp, dp=gpus // (tp * pp), ep=ep, etp=np.where(np.asarray(ep) > 1, 1, tp), micro_batch=1)
+
+
+def _mixtures(model: ModelSpec) -> list[MoeMlp]:
+    return [k.mlp for k in model.kinds.values() if isinstance(k.mlp, MoeMlp)]
+
+
+def _empty(tp: int, pp: int, ep: int, gpus: int) -> Split:
+    return Split(tp, pp, ep, gpus // (tp * pp), 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Priced:
+    """One split of one cluster; `of` prices a model on it."""
+
+    cluster: Cluster
+    gpus: int
+    context: int
+    batched: int
+    split: tuple[int, int, int]
+    weight_bytes: float
+    cache_bytes: float
+
+    def of(self, model: ModelSpec) -> Split:
+        """Return what `model` takes and leaves."""
+        tp, pp, ep = self.split
+        copies = self.gpus // (tp * pp)
+        workload = Workload()
+        layouts = _layouts(tp, pp, ep, self.gpus)
+        stages = stages_of(model, layouts, copies)
+        local = local_parameters(model, workload, layouts, stages)
+        dense, expert = self.weight_bytes * local.dense[0], self.weight_bytes * local.expert[0]
+        active = activation_bytes(model, self.batched, tp, ep)
+        room = self._room(dense + expert, active)
+        cache = self._cache(model, stages, self.context)
+        batch = int(np.min(np.floor(room / np.maximum(cache, 1.0)))) if room.min() > 0 else 0
+        fullest = int(np.argmin(room - cache))
+        return Split(
+            tp, pp, ep, copies, parameters(model).total, float((dense + expert)[fullest]), active,
+            float(cache[fullest]) / self.context, batch, self._longest(model, stages, room),
+            self._floor(model, dense, expert, cache, 1), self._floor(model, dense, expert, cache, max(batch, 1)),
+        )  # fmt: skip
+
+    def _room(self, weights: Array, active: float) -> Array:
+        """Return the bytes left for the cache on each stage."""
+        memory = self.cluster.device.memory.allocatable.value
+        return np.asarray(serving.cache_room_tokens(memory, UTILIZATION, weights, active, CONTEXT_BYTES, 1.0))
+
+    def _cache(self, model: ModelSpec, stages: Stages, context: int) -> Array:
+        """Return the K/V bytes of one sequence on each stage."""
+        each = {n: layer_cache_bytes(k, context, self.split[0], self.cache_bytes) for n, k in model.kinds.items()}
+        return np.asarray(sum(stages.layers[n][0] * each[n] for n in model.kinds))
+
+    def _longest(self, model: ModelSpec, stages: Stages, room: Array) -> int:
+        """Return the longest sequence whose cache fits alone; LONGEST where the cache does not grow."""
+        return max(largest(LONGEST + 1, lambda s: bool((self._cache(model, stages, s) <= room).all() and room.min() > 0)), 0)
+
+    def _floor(self, model: ModelSpec, dense: Array, expert: Array, cache: Array, batch: int) -> float:
+        """Return the least seconds of one token of each sequence: all stages one after the other, experts as tokens choose them."""
+        touched = 1.0
+        mixtures = _mixtures(model)
+        if mixtures:
+            m = mixtures[0]
+            copies = self.gpus // (self.split[0] * self.split[1])
+            shared = batch * (copies if self.split[2] > 1 else 1)  # all copies send their tokens to spread experts
+            touched = float(serving.experts_touched(shared, m.top_k, m.experts)) / m.experts
+        hbm = self.cluster.device.hbm_bytes_per_s.value
+        return float(np.sum(serving.decode_floor_s(dense + touched * expert, batch * cache, hbm)))
+
+
+def layer_cache_bytes(kind: LayerKind, context: int, tensor: int, element_bytes: float) -> float:
+    """Return the K/V bytes of one sequence in one layer on a rank. Recurrent states, fixed and small, are not counted."""
+    x = kind.mixer
+    if not isinstance(x, GroupedAttention | LatentAttention):
+        return 0.0
+    tokens = serving.windowed_tokens(context, x.window) if x.window else float(context)
+    if isinstance(x, LatentAttention):
+        return float(serving.latent_kv_bytes(tokens, x.kv_rank, x.rope_dim, 1, element_bytes=element_bytes))
+    return float(serving.grouped_kv_bytes(tokens, x.kv_heads, x.head_dim, 1, tensor=tensor, element_bytes=element_bytes))
+
+
+def activation_bytes(model: ModelSpec, tokens: int, tensor: int, expert: int) -> float:
+    """Return the widest moment of one forward of `tokens` tokens: a layer's inputs and its widest product, in bf16, or logits.
+
+    Beside the residual and its norm stand the queries, keys, values and output of attention, or a feed-forward part's
+    two halves and their product; routed experts work on `top_k` copies of each token, spread over the expert ranks.
+    """
+    widest = 0.0
+    for kind in model.kinds.values():
+        widest = max(widest, _attention_width(kind) / tensor, _feed_forward_width(kind, model.hidden, tensor, expert))
+    layer = activations.token_tensors(tokens, 2 * model.hidden + widest)
+    logits = activations.token_tensors(tokens / SAMPLED, model.vocab / tensor, element_bytes=SCORE_BYTES)
+    return float(max(float(layer), float(logits)))
+
+
+def _attention_width(kind: LayerKind) -> float:
+    x = kind.mixer
+    if isinstance(x, GroupedAttention):
+        return float((2 * x.heads + 2 * x.kv_heads) * x.head_dim)
+    if isinstance(x, LatentAttention):
+        return float(x.heads * (2 * (x.nope_dim + x.rope_dim) + 2 * x.v_dim))
+    return 0.0
+
+
+def _feed_forward_width(kind: LayerKind, hidden: int, tensor: int, expert: int) -> float:
+    m = kind.mlp
+    if isinstance(m, DenseMlp):
+        return (3.0 if m.gated else 2.0) * m.width / tensor
+    if isinstance(m, MoeMlp):  # ranks of a tensor-parallel group share their tokens: spread experts get a part, whole
+        matrices = 3.0 if m.gated else 2.0
+        rows, width = (m.top_k / tensor, float(m.width)) if expert > 1 else (float(m.top_k), m.width / tensor)
+        return rows * (2.0 * hidden + matrices * width)
+    return 0.0
