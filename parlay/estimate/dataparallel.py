@@ -166,7 +166,8 @@ def _zero3(
     back_gather = np.where(reshard, gather, 0.0)
     exposed_b = np.maximum(0.0, back_gather + scatter - b)
     exposed_g_b = np.maximum(0.0, back_gather - b)
-    rounds = np.where(reshard, m, 1.0)
+    # The backward frees gathered weights and reduces in any case; only a pipeline holds both off until its last one.
+    rounds = np.where((layouts.pp > 1)[:, None] & ~reshard, 1.0, m)
     gathers = (layers * (exposed_f + exposed_g_b) + gather) * rounds  # + the first block, which nothing hides
     reduces = (layers * (exposed_b - exposed_g_b) + scatter) * rounds  # + the last block
     exposed = np.where(stages.exists, gathers + reduces, -1.0)

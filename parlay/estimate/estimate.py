@@ -15,6 +15,7 @@ from parlay.estimate.record import Expected, expected, features_of
 from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
+from parlay.estimate.timeline import with_timeline
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Violation, check
@@ -129,7 +130,8 @@ def estimate(
 def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates) -> Estimate:
     peak = peak_flops(cluster, workload)
     prices = price(model, cluster, workload, Layouts.of(layout), rates, every=True)
-    step = prices.time.tree().at(0)
+    time = with_timeline(prices.time, model, layout)
+    step = time.tree().at(0)
     trees = tuple(prices.memory.tree.at(0, stage) for stage in range(layout.pp))
     worst = int(np.argmax([t.value for t in trees]))
     step_s = float(step.value)
@@ -147,7 +149,7 @@ def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: La
         peak_bytes=float(trees[worst].value),
         worst_stage=worst,
         step=step,
-        hidden=prices.time.hidden().at(0),
+        hidden=time.hidden().at(0),
         step_s=step_s,
         tokens_per_s_per_gpu=per_gpu,
         flops_per_token=flops,

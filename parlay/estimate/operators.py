@@ -63,7 +63,7 @@ class Pricer:
     workload: Workload
     shard: Shard
     model: ModelSpec
-    traits: Traits = Traits()
+    traits: Traits = dataclasses.field(default_factory=Traits)
 
     @property
     def accumulates(self) -> bool:

@@ -51,6 +51,8 @@ class StepTime:
     blocks: dict[str, Cost]
     weights: dict[str, Array]  # block name -> how many of it each stage runs, (layouts, stages)
     rerun: Array  # (layouts,) share of the slowest stage's layers that recompute
+    rerun_by_stage: Array  # (layouts, stages)
+    hops: Array  # (layouts,) transfers of fill and drain where the others run beside compute
     send_source: str
 
     def tree(self) -> Term:
@@ -147,7 +149,7 @@ def step_time(
     data = data_parallel(model, cluster, workload, layouts, stages, rates, local, forward, backward, m)
     step = m * busy[rows, slowest] + bubble + data.exposed + data.optimizer.value
     return StepTime(
-        step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], send_source,
+        step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], rerun * np.ones_like(stages.share), hops, send_source,
     )  # fmt: skip
 
 

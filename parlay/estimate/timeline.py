@@ -1,0 +1,85 @@
+"""The exact time of one layout's pipeline: its own chunks through parlay.schedules, in place of the closed form.
+
+The search uses closed forms, which are exact for equal stages; the layouts that are shown are timed operation by
+operation, so that embedding, head, uneven splits and mixed layer kinds count where they stand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.errors import ParlayError
+from parlay.estimate.time import StepTime
+from parlay.layouts.layout import Layout
+from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes
+from parlay.models.spec import ModelSpec
+from parlay.schedules.build import build
+from parlay.schedules.costs import Costs
+from parlay.schedules.timeline import simulate
+
+Array = NDArray[np.float64]
+
+MOST_OPERATIONS = 100_000  # a longer step is timed up to here; after that each micro-batch takes the slowest stage's time
+STEADY = 4  # rounds of p micro-batches after which a pipeline runs at the pace of its slowest stage
+
+
+def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
+    """Return the step of one layout with the bubble of its exact timeline; unchanged without a pipeline.
+
+    `time` holds one layout with every stage listed. Schedules whose chunks are not those of the split (DualPipe keeps
+    each on two stages) keep their closed form.
+    """
+    name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
+    if layout.pp < 2 or name in ("dualpipe", "dualpipev"):
+        return time
+    m = int(time.micro_batches[0])
+    busy = float((time.forward + time.backward + time.sends)[0, time.slowest[0]])
+    chunks = chunk_count(layout.pp, layout.vpp, name)
+    per_micro_batch = 2 * chunks
+    shown = m
+    if m * per_micro_batch > MOST_OPERATIONS:
+        rounds = max(STEADY, MOST_OPERATIONS // (per_micro_batch * layout.pp))
+        shown = min(m, rounds * layout.pp + m % layout.pp)
+    try:
+        schedule = build(name, layout.pp, shown, virtual=2 if name in V_SHAPED else layout.vpp)
+    except ParlayError:
+        return time
+    if schedule.chunks != chunks:
+        return time
+    costs = _chunk_costs(time, model, layout, chunks)
+    each_way = float(time.hops[0]) / (2 * (layout.pp - 1))
+    exact = simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s + (m - shown) * busy
+    bubble = np.array([max(exact - m * busy, 0.0)])
+    return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble)
+
+
+def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, chunks: int) -> tuple[Array, Array, Array]:
+    """Return forward, whole backward and weight-gradient seconds of every chunk, in model order."""
+    name = layout.schedule or ""
+    virtual = 2 if name in V_SHAPED else layout.vpp
+    sizes = chunk_sizes(model.layer_count, layout.pp, virtual, layout.first_layers, layout.last_layers, 1 + model.mtp_layers)
+    names, edges = model.layer_names(), np.concatenate([[0], np.cumsum(sizes)])
+    forward, backward, weight = np.zeros(chunks), np.zeros(chunks), np.zeros(chunks)
+
+    def add(chunk: int, block: str, count: float) -> None:
+        cost, row = time.blocks[block], time.shard.row_of[0]
+        rerun = float(time.rerun_by_stage[0, chunk % layout.pp]) if block.startswith("layer:") else 1.0
+        forward[chunk] += count * cost.forward_s[row]
+        backward[chunk] += count * (cost.backward_s[row] - (1.0 - rerun) * cost.recompute[row])
+        weight[chunk] += count * cost.weight[row]
+
+    for chunk in range(chunks):
+        held = names[edges[chunk] : edges[chunk + 1]]
+        for kind in model.kinds:
+            count = held.count(kind)
+            if count:
+                add(chunk, f"layer:{kind}", count)
+    add(0, "embedding", 1)
+    add(chunks - 1, "head", 1 + model.mtp_layers)
+    if model.mtp_layers and model.mtp_kind:
+        add(chunks - 1, f"layer:{model.mtp_kind}", model.mtp_layers)
+    sends = np.resize(time.sends[0, : layout.pp], chunks) / (2 * virtual)
+    return forward + sends, backward + sends, np.minimum(weight, backward + sends)
