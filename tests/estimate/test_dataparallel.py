@@ -1,0 +1,129 @@
+"""The end of a step and ZeRO-3's traffic inside it: what moves, over which group, and how much of it shows."""
+
+import numpy as np
+import pytest
+
+from parlay.estimate.estimate import price
+from parlay.estimate.placement import axis_group, axis_strides, data_groups
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.rates.choose import rates_for
+from parlay.rates.interface import Group
+
+CLUSTER = load_cluster("dgx-h100")
+RATES = rates_for(CLUSTER)
+LLAMA_70B, V3, MIXTRAL = load_model("llama-3.1-70b"), load_model("deepseek-v3"), load_model("mixtral-8x7b")
+
+
+def data(model, layout, **workload):
+    work = Workload(**({"seq_len": 4096, "global_batch": 256} | workload))
+    return price(model, CLUSTER, work, Layouts.of(Layout(**layout)), RATES, every=True).time.data
+
+
+def moved(model, layout, **workload):
+    found = data(model, layout, **workload)
+    return found.exposed[0] + found.hidden[0]
+
+
+def test_strides_follow_the_order_of_the_axes():
+    x = Layouts.of(Layout(tp=8, cp=2, dp=4, pp=16))
+    assert {k: v[0] for k, v in axis_strides(x).items()} == {"tp": 1, "cp": 8, "dp": 16, "pp": 64}
+    y = Layouts.of(Layout(tp=8, cp=2, dp=4, pp=16, order=("tp", "pp", "cp", "dp")))
+    assert {k: v[0] for k, v in axis_strides(y).items()} == {"tp": 1, "pp": 8, "cp": 128, "dp": 256}
+
+
+@pytest.mark.parametrize(
+    ("layout", "dense", "expert"),
+    [
+        ({"dp": 8}, (8, 8), (8, 8)),
+        ({"dp": 64}, (64, 8), (64, 8)),
+        ({"tp": 8, "dp": 8}, (8, 1), (64, 8)),
+        ({"tp": 2, "cp": 2, "dp": 16}, (32, 4), (64, 8)),
+        ({"dp": 64, "ep": 8}, (64, 8), (8, 1)),
+        ({"dp": 64, "ep": 4}, (64, 8), (16, 2)),
+        ({"tp": 4, "dp": 16, "ep": 8, "etp": 4}, (16, 2), (2, 1)),
+        ({"pp": 8, "dp": 64, "ep": 64}, (64, 8), (1, 1)),
+    ],
+)
+def test_gradients_reduce_over_the_ranks_that_hold_the_same(layout, dense, expert):
+    """(ranks, of them in one domain of 8) of the dense and of the experts' groups."""
+    groups = data_groups(Layouts.of(Layout(**layout)), 8.0)
+    assert [(int(g.size[0]), int(g.local[0])) for g in groups] == [dense, expert]
+
+
+def test_context_parallel_ranks_reduce_gradients_with_the_others():
+    assert moved(LLAMA_70B, {"tp": 8, "cp": 4, "dp": 2}) == pytest.approx(moved(LLAMA_70B, {"tp": 8, "dp": 8}), rel=1e-6)
+    group = axis_group(Layouts.of(Layout(tp=2, cp=4, dp=2)), "cp", 8.0)
+    assert (group.size[0], group.local[0]) == (4, 4)
+
+
+def test_an_unsharded_optimizer_reduces_everything_everywhere_and_gathers_nothing():
+    found = data(LLAMA_70B, {"tp": 8, "dp": 8, "zero": 0})
+    reduce, gather = (t.value[0] for t in found.terms)
+    assert gather == 0
+    each = float(RATES.collective("all_reduce", 4 * 70.55e9 / 8, Group.of(8.0, 8.0, 8.0)).seconds)
+    assert reduce == pytest.approx(each, rel=0.02)
+
+
+def test_a_sharded_optimizer_scatters_gradients_and_gathers_weights():
+    reduce, gather = (t.value[0] for t in data(LLAMA_70B, {"tp": 8, "dp": 8}).terms)
+    group = Group.of(8.0, 8.0, 8.0)
+    assert reduce == pytest.approx(float(RATES.collective("reduce_scatter", 4 * 70.55e9 / 8, group).seconds), rel=0.02)
+    assert gather == pytest.approx(float(RATES.collective("all_gather", 2 * 70.55e9 / 8, group).seconds), rel=0.02)
+    half = [t.value[0] for t in data(LLAMA_70B, {"tp": 8, "dp": 8}, gradient_dtype="bf16").terms]
+    assert half[0] == pytest.approx(reduce / 2, rel=0.02)
+    assert half[1] == gather
+
+
+def test_sharded_gradients_are_reduced_every_micro_batch():
+    one, two = (moved(LLAMA_70B, {"dp": 64, "zero": z}, framework="deepspeed") for z in (1, 2))
+    m = 256 / 64
+    assert two > (m - 1) * one / 2
+
+
+def test_experts_with_one_copy_reduce_nothing():
+    """An ep of the whole stage leaves one copy of each expert: only the dense part moves."""
+    alone = moved(MIXTRAL, {"dp": 8, "ep": 8})
+    copies = moved(MIXTRAL, {"dp": 8, "ep": 1})
+    dense = 1.6e9 * (4 + 2)  # bytes of the attention, norms, table and head
+    assert alone < 0.15 * copies
+    assert alone > 0.5 * dense / 450e9
+
+
+@pytest.mark.parametrize("layout", [{"dp": 64}, {"dp": 64, "shard": 8}, {"tp": 8, "dp": 8}, {"pp": 4, "dp": 16}])
+@pytest.mark.parametrize("reshard", [None, True, False])
+def test_fully_sharded_traffic_is_all_counted(layout, reshard):
+    """Exposed and hidden together are the same with any compute beside: a longer sequence hides more of the same traffic."""
+    work = {"framework": "torchtitan", "reshard_after_forward": reshard, "global_batch": 64}
+    short, long = (data(LLAMA_70B, layout | {"zero": 3}, seq_len=s, **work) for s in (512, 16384))
+    assert short.exposed[0] > long.exposed[0] > 0
+    assert short.exposed[0] + short.hidden[0] == pytest.approx(long.exposed[0] + long.hidden[0], rel=0.05)
+
+
+def test_weights_that_stay_gathered_from_forward_to_backward_move_once_less():
+    """bf16 weights twice and fp32 gradients once a micro-batch, or the weights once: 6 of 8 bytes."""
+    free, kept = (moved(LLAMA_70B, {"dp": 64, "zero": 3}, framework="torchtitan", reshard_after_forward=x) for x in (True, False))
+    assert kept / free == pytest.approx(6 / 8, rel=0.03)
+
+
+def test_a_pipeline_gathers_and_reduces_once_a_step():
+    """torchtitan's default: the weights of a stage stay gathered, its gradients are reduced after the last micro-batch."""
+    few, many = (moved(LLAMA_70B, {"pp": 4, "dp": 16, "zero": 3}, framework="torchtitan", global_batch=b) for b in (64, 256))
+    assert many == pytest.approx(few)
+    alone = [moved(LLAMA_70B, {"dp": 64, "zero": 3}, framework="torchtitan", global_batch=b) for b in (64, 256)]
+    assert alone[1] == pytest.approx(4 * alone[0])
+
+
+def test_the_optimizer_step_is_shared_by_the_ranks_that_shard_it():
+    whole, eighth = (data(LLAMA_70B, {"tp": 8, "dp": 8, "zero": z}).optimizer for z in (0, 1))
+    assert whole.inputs["parameters_owned"][0] == pytest.approx(8 * eighth.inputs["parameters_owned"][0], rel=0.01)
+    assert whole.value[0] > 6 * eighth.value[0]
+
+
+def test_stages_that_finish_early_hide_their_reduction_in_the_drain():
+    given = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    shown = [data(LLAMA_70B, {"tp": 8, "pp": p, "dp": 8}, **given).exposed[0] for p in (1, 4)]
+    assert shown[1] < shown[0]
+    assert np.isfinite(shown).all()
