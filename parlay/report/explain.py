@@ -10,7 +10,7 @@ from parlay.errors import UnknownNameError
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.formulas.registry import Formula, find_formula
-from parlay.report.latex import plain
+from parlay.report.latex import plain, prose
 from parlay.report.sources import MEANING
 from parlay.report.table import Column, Page, fields, render, wrap
 from parlay.units import show_bytes, show_rate, show_seconds, significant
@@ -44,8 +44,8 @@ def _sentence(f: Formula) -> str:
 
 def formula_lines(f: Formula, page: Page, values: dict[str, Any], result: Any) -> list[str]:
     """Return everything that is known of a formula, and its result where numbers were put in."""
-    out = [page.bold(f.name), *wrap(f.summary, page), ""]
-    out += [*wrap(f.derivation, page), ""] if f.derivation else []
+    out = [page.bold(f.name), *wrap(plain_text(f.summary), page), ""]
+    out += [*wrap(plain_text(f.derivation), page), ""] if f.derivation else []
     out += [f"  {line}" for line in plain(f.equation)]
     out += ["", *wrap(f"symbols: {plain_text(f.symbols)}", page, hang="  ")] if f.symbols else []
     rows = [[p.name, p.unit, "" if p.default is None else quantity(p.default, "-")] for p in f.parameters]
@@ -63,7 +63,7 @@ def formula_lines(f: Formula, page: Page, values: dict[str, Any], result: Any) -
 
 def plain_text(text: str) -> str:
     """Return a docstring's prose without its markup."""
-    return text.replace("``", "").replace("`", "").replace(".. [", "[").replace("]_", "]").replace("$", "")
+    return prose(text).replace("``", "").replace("`", "").replace(".. [", "[").replace("]_", "]")
 
 
 def _with_numbers(f: Formula, page: Page, values: dict[str, Any], result: Any) -> list[str]:

@@ -31,6 +31,15 @@ def plain(equation: str) -> list[str]:
     return [_tidy(line) for line in lines if line]
 
 
+def prose(text: str, quote: str = "") -> str:
+    r"""Return text with the equations between dollar signs as plain text, between `quote` signs.
+
+    >>> prose(r"costs $\frac{a}{b}$ FLOP", "`")
+    'costs `a / b` FLOP'
+    """
+    return re.sub(r"\$([^$]+)\$", lambda m: quote + " ".join(plain(m.group(1))) + quote, text)
+
+
 def _tidy(line: str) -> str:
     line = re.sub(r"([(\[]) ", r"\1", line)
     return re.sub(r" ([),\]_^])", r"\1", re.sub(r"\b(max|min|log|ln|exp) \(", r"\1(", line))
