@@ -170,6 +170,11 @@ def _cluster(given: Any, where: str, user: Path) -> Cluster:
     return load_cluster(given, user)
 
 
+def workload_of(fields: dict[str, Any]) -> Workload:
+    """Return the workload that flags describe; what was not given (None) takes its default."""
+    return _workload({k: v for k, v in fields.items() if v is not None}, "command line")
+
+
 def _workload(fields: dict[str, Any], where: str) -> Workload:
     """Return the workload; a batch may be given in tokens, counts with K, M, T, and tokens of the whole run likewise."""
     from parlay.layouts.workload import Workload

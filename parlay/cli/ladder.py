@@ -1,0 +1,111 @@
+"""`parlay ladder`: the largest model that some GPUs can train or serve, and what each step of parallelism adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parlay.cli import flags, output
+from parlay.errors import UsageError
+
+if TYPE_CHECKING:
+    from parlay.hardware.spec import Cluster
+    from parlay.layouts.workload import Workload
+    from parlay.models.spec import ModelSpec
+    from parlay.search.ladder import Ladder
+    from parlay.search.serving import Serving
+
+
+def ladder(
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER[,CLUSTER]", help="Clusters of the catalog, or cluster TOMLs.")],
+    gpus: Annotated[str, typer.Option("--gpus", metavar="N[,N]", help="How many GPUs; several are answered one by one.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="Ask for the fewest GPUs and the longest sequence of this model instead."),
+    ] = None,
+    context_of: Annotated[
+        str | None, typer.Option("--context-of", metavar="MODEL", help="Add the longest sequence of this model on every rung.")
+    ] = None,
+    experts: Annotated[bool, typer.Option("--experts", help="Shapes with experts instead of dense ones.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Ask what can be served instead: batch x context under tp, pp, ep.")
+    ] = False,
+    seq_len: flags.SeqLen = None,
+    global_batch: flags.GlobalBatch = None,
+    precision: flags.Precision = None,
+    optimizer: flags.Optimizer = None,
+    framework: flags.Framework = None,
+    json: flags.Json = False,
+) -> None:
+    """Show the largest model that GPUs can train, and how much each step of parallelism adds.
+
+    With --serve: weights, K/V cache and activations, the largest batch times context. --seq-len is the context.
+
+    Example: parlay ladder --on dgx-a100-40gb,dgx-a100 --gpus 8,16
+    """
+    from parlay.cli.many import check_size, clusters_of, counts_of
+    from parlay.cli.question import workload_of
+
+    workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None))
+    asked = [(c, n) for c in clusters_of(on) for n in counts_of(gpus, "--gpus")]
+    for cluster, count in asked:
+        check_size(cluster, count)
+    if model and (experts or context_of):
+        raise UsageError(
+            "--model asks about one model; --experts and --context-of about shapes that grow",
+            where="--model",
+            hint="leave one out",
+        )
+    chosen, context = _model(model), _model(context_of)
+    ladders, served = [], []
+    for cluster, count in asked:
+        if serve:
+            served.append(_serve(cluster, count, workload, chosen, experts))
+        else:
+            ladders.append(_ladder(cluster, count, workload, chosen, context, experts))
+    _say(ladders, served, context, json)
+    fits = any(s.layout for x in ladders for s in x.steps) or any(s.batch for x in served for s in x.splits)
+    if not fits:
+        raise typer.Exit(1)
+
+
+def _model(name: str | None) -> ModelSpec | None:
+    from parlay.models.load import load_model
+
+    return load_model(name) if name else None
+
+
+def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool) -> Serving:
+    from parlay.search.serving import serve
+
+    weights = "fp8" if workload.precision in ("fp8", "fp8-blockwise", "mxfp8") else "bf16"
+    return serve(cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=weights)
+
+
+def _ladder(
+    cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, context: ModelSpec | None, experts: bool
+) -> Ladder:
+    from parlay.search.ladder import ladder, model_ladder
+
+    if model:
+        return model_ladder(model, cluster, gpus, workload)
+    return ladder(cluster, gpus, workload, experts=experts, context_of=context)
+
+
+def _say(ladders: list[Ladder], served: list[Serving], context: ModelSpec | None, json: bool) -> None:
+    from parlay.report.ladder import ladder_lines, ladder_report, serving_lines
+
+    if json:
+        output.say_json(ladder_report(ladders, served).model_dump())
+        return
+    page = output.page()
+    lines = ladder_lines(ladders, page, context.name if context else "")
+    for found in served:
+        lines += [*([""] if lines else []), *serving_lines(found, page)]
+    output.say(lines)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("ladder")(ladder)

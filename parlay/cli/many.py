@@ -1,0 +1,54 @@
+"""Options that take several values in one, such as --gpus 64,128."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parlay.errors import UsageError
+
+if TYPE_CHECKING:
+    from parlay.hardware.spec import Cluster
+    from parlay.models.spec import ModelSpec
+
+MOST_VALUES = 64
+MOST_GPUS = 1 << 24
+
+
+def texts_of(text: str, where: str) -> list[str]:
+    """Return the parts of "a,b", each once; none of them empty."""
+    parts = list(dict.fromkeys(p.strip() for p in text.split(",")))
+    if not all(parts) or len(parts) > MOST_VALUES:
+        raise UsageError(f"'{text[:60]}' is not a list of 1 to {MOST_VALUES} values", where=where, hint="write it like 64,128")
+    return parts
+
+
+def counts_of(text: str, where: str, *, most: int = MOST_GPUS) -> list[int]:
+    """Return the whole numbers of "64,128", in rising order; K, M and B are understood."""
+    from parlay.units import parse_count
+
+    counts = sorted({parse_count(int(t) if t.isdigit() and len(t) < 20 else t, where=where) for t in texts_of(text, where)})
+    for count in counts:
+        if not 1 <= count <= most:
+            raise UsageError(f"must be a whole number from 1 to {most:,}, got {count:,}", where=where)
+    return counts
+
+
+def clusters_of(text: str, where: str = "--on") -> list[Cluster]:
+    """Return the clusters of "a,b": names of the catalog or files."""
+    from parlay.hardware.load import load_cluster, user_catalog_directory
+
+    return [load_cluster(name, user_catalog_directory()) for name in texts_of(text, where)]
+
+
+def models_of(text: str, where: str = "MODEL") -> list[ModelSpec]:
+    """Return the models of "a,b": names of the catalog or files."""
+    from parlay.models.load import load_model
+
+    return [load_model(name) for name in texts_of(text, where)]
+
+
+def check_size(cluster: Cluster, gpus: int) -> None:
+    """Raise UsageError where a cluster has fewer GPUs than asked for."""
+    limit = cluster.max_nodes.value * cluster.gpus_per_node.value if cluster.max_nodes else None
+    if limit and gpus > limit:
+        raise UsageError(f"{cluster.name} has {limit:,.0f} GPUs, not {gpus:,}", where="--gpus")

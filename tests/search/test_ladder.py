@@ -1,0 +1,185 @@
+"""The ladder: sizes never shrink, the next size does not fit, and what people reported about single rungs."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from parlay.cli.main import main
+from parlay.estimate.counts import parameters
+from parlay.estimate.estimate import estimate
+from parlay.hardware.load import load_cluster
+from parlay.layouts.rules import Question
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.report.ladder import ladder_lines, ladder_report, memory_by_term
+from parlay.report.table import Page
+from parlay.search.ladder import (
+    DEPTHS,
+    LAYERS_PER_HIDDEN,
+    STEP,
+    family,
+    fits,
+    host_has_room,
+    ladder,
+    largest,
+    model_ladder,
+    rungs,
+)
+from parlay.search.space import Counted, Space, layouts_of
+
+A100 = load_cluster("dgx-a100-40gb")
+WORK = Workload(seq_len=4096, global_batch=512)
+
+
+@pytest.fixture(scope="module")
+def dense():
+    return ladder(A100, 8, WORK, context_of=load_model("llama-3.2-3b"))
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return ladder(A100, 8, WORK, experts=True)
+
+
+def test_sizes_grow_and_every_layout_is_priced_alike(dense, mixture):
+    for found in (dense, mixture):
+        sizes = [s.parameters for s in found.steps]
+        assert sizes == sorted(sizes)
+        assert sizes[-1] > 10 * sizes[0] > 0
+        for step in found.steps:
+            e = estimate(step.model, A100, WORK, step.layout)
+            assert e.fits
+            assert e.tokens_per_s_per_gpu == pytest.approx(step.tokens_per_s_per_gpu, rel=1e-6)
+            assert e.peak_bytes == pytest.approx(step.memory.value, rel=1e-9)
+            assert sum(memory_by_term(step.memory).values()) == pytest.approx(step.memory.value)
+            assert step.layout.gpus == (1 if step.rung == "one GPU" else 8)
+
+
+def test_the_next_size_does_not_fit(dense):
+    shapes = family()
+    for rung, step in zip(rungs(8, experts=False), dense.steps, strict=True):
+        at = shapes.index(step.model)
+        assert fits(step.model, A100, WORK, 8, rung)
+        assert not fits(shapes[at + 1], A100, WORK, 8, rung)
+
+
+def test_what_each_rung_may_use(dense, mixture):
+    allowed = {
+        "one GPU": set(),
+        "data parallel": {"dp"},
+        "+ tensor parallel": {"tp", "dp"},
+        "+ context parallel": {"tp", "cp", "dp"},
+    }
+    for step in dense.steps:
+        if step.rung in allowed:
+            assert {a for a in ("tp", "cp", "pp", "dp", "ep") if getattr(step.layout, a) > 1} <= allowed[step.rung]
+        assert step.layout.offload_optimizer in ((0.0, 1.0) if "host" in step.rung else (0.0,))
+        assert (step.layout.recompute == ()) or "recompute" in step.rung or "host" in step.rung
+    names = [s.rung for s in mixture.steps]
+    assert "+ expert parallel" in names
+    assert "+ expert parallel" not in [s.rung for s in dense.steps]
+    assert all(s.layout.ep == 1 for s in mixture.steps[: names.index("+ expert parallel")])
+
+
+def test_zero_shrinks_what_it_shards(dense):
+    """ZeRO (arXiv:1910.02054, Figure 1): 7.5B on 64 GPUs take 120, 31.4, 16.6 and 1.9 GB of model state.
+
+    There gradients take 2 bytes; Megatron keeps them in fp32, except at stage 3, where the shards are bf16.
+    """
+    by_name = {s.rung: s for s in dense.steps}
+    for rung, bytes_each in (("data parallel", 18), ("+ ZeRO-1", 6 + 12 / 8), ("+ ZeRO-2", 2 + 16 / 8), ("+ ZeRO-3", 16 / 8)):
+        step = by_name[rung]
+        held = sum(memory_by_term(step.memory)[k] for k in ("weights", "gradients", "optimizer"))
+        assert held == pytest.approx(bytes_each * step.parameters, rel=0.02)
+
+
+def test_one_gpu_of_40_gb_trains_between_1_and_2_billion_parameters(dense):
+    """18 bytes a parameter leave room for at most 42 GB / 18; ZeRO's paper trains 1.4B on a 32 GB V100 at 16 bytes."""
+    assert 1.0e9 < dense.steps[0].parameters < 42.4e9 / 18
+
+
+def test_contexts_never_shrink_and_are_the_longest(dense):
+    found = [s.longest_context or 0 for s in dense.steps]
+    assert found == sorted(found)
+    model = load_model("llama-3.2-3b")
+    for rung, step in zip(rungs(8, experts=False), dense.steps, strict=True):
+        if step.longest_context:
+            assert fits(model, A100, WORK.model_copy(update={"seq_len": step.longest_context}), 8, rung)
+            assert not fits(model, A100, WORK.model_copy(update={"seq_len": 2 * step.longest_context}), 8, rung)
+
+
+def test_a_given_model_gets_fewest_gpus_and_longest_sequence():
+    found = model_ladder(load_model("llama-3.1-8b"), A100, 8, WORK)
+    assert not found.growing
+    fewest = [s.fewest_gpus or 1 << 30 for s in found.steps]
+    assert all(b <= a for a, b in itertools.pairwise(fewest))
+    state = 18 * parameters(load_model("llama-3.1-8b")).total
+    by_name = {s.rung: s for s in found.steps}
+    assert by_name["one GPU"].layout is None
+    assert by_name["+ ZeRO-3"].fewest_gpus * found.limit_bytes > state
+    assert by_name["+ optimizer on the host"].fewest_gpus < by_name["+ recompute"].fewest_gpus
+
+
+def test_hosts_without_room_take_no_optimizer():
+    model = load_model("llama-3.1-70b")
+    space = Space(offload_optimizer=(0.0, 1.0), vpp=(1,), micro_batch=(1,))
+    layouts = next(layouts_of(Question(model, A100, WORK, 8), space, Counted()))
+    held = A100.host_memory_bytes
+    small = A100.model_copy(update={"host_memory_bytes": held.model_copy(update={"value": 12.0 * 70.6e9 * 0.99})})
+    unknown = A100.model_copy(update={"host_memory_bytes": None})
+    assert host_has_room(model, A100, WORK, layouts).all()
+    assert host_has_room(model, unknown, WORK, layouts).all()
+    assert (host_has_room(model, small, WORK, layouts) == (layouts.offload_optimizer == 0)).all()
+    copies = dataclasses.replace(layouts, zero=layouts.zero * 0)
+    assert not host_has_room(model, A100, WORK, copies).all()
+
+
+def test_shapes_are_llama_like():
+    shapes = family()
+    sizes = [parameters(s).total for s in shapes]
+    assert sizes == sorted(sizes)
+    assert all(s.hidden % STEP == 0 for s in shapes)
+    for s in shapes:
+        assert min(DEPTHS) * 0.8 < s.layer_count * LAYERS_PER_HIDDEN / s.hidden < max(DEPTHS) * 1.2
+    near = min(shapes, key=lambda s: abs(parameters(s).total - 70.6e9))
+    assert (near.hidden, near.layer_count) == pytest.approx((8192, 80), rel=0.2)
+
+
+@pytest.mark.parametrize("last", [-1, 0, 1, 2, 7, 30, 98, 99])
+def test_largest_finds_the_last(last):
+    asked = []
+    assert largest(100, lambda i: asked.append(i) or i <= last) == last
+    assert len(asked) <= 16
+
+
+def test_lines_and_documents(dense, mixture):
+    text = "\n".join(ladder_lines([dense, mixture], Page(), "Llama 3.2 3B"))
+    assert "longest context of Llama 3.2 3B" in text
+    bars = [line.count("#") for line in text.splitlines() if line.rstrip().endswith("#")]
+    assert max(bars) == 30
+    assert len(bars) == len(dense.steps) + len(mixture.steps)
+    document = ladder_report([dense]).model_dump()
+    assert [s["parameters"] for s in document["ladders"][0]["steps"]] == [s.parameters for s in dense.steps]
+    assert max(len(line) for line in ladder_lines([dense], Page(80))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--on", "dgx-a100", "--gpus", "0"], "greater than zero"),
+        (["--on", "dgx-a100", "--gpus", "8,x"], "'x'"),
+        (["--on", "dgx-a10", "--gpus", "8"], "dgx-a10"),
+        (["--on", "dgx-a100", "--gpus", "8", "--model", "llama-3.1-8b", "--experts"], "--model asks about one model"),
+        (["--on", "dgx-a100", "--gpus", "8", "--model", "llama-9"], "llama-9"),
+    ],
+)
+def test_wrong_questions(arguments, said, capsys):
+    assert main(["ladder", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_model_that_nothing_serves_is_a_no(capsys):
+    assert main(["ladder", "--on", "dgx-a100-40gb", "--gpus", "1", "--serve", "--model", "llama-3.1-405b"]) == 1
+    assert main(["ladder", "--on", "dgx-a100-40gb", "--gpus", "1", "--serve", "--model", "llama-3.2-1b"]) == 0
+    assert "batch x context" in capsys.readouterr().out
