@@ -120,6 +120,13 @@ def test_zb_h1_leaves_a_third_of_the_bubble_where_all_parts_are_equal(p, more, t
 
 
 @few
+@given(p=stages, more=st.integers(0, 6), f=times, b=times, w=times)
+def test_zb_h1_idles_as_the_form_says(p, more, f, b, w):  # b and w are the two parts of the backward
+    idle = run(zb_h1(p, p + more), {"F": f, "B": b, "W": w}, p)
+    assert max(idle) == pipeline.zb_h1_bubble_s(p, f, b + w, w)
+
+
+@few
 @given(p=stages, m=st.integers(1, 16), v=st.integers(1, 4))
 def test_micro_batches_in_flight(p, m, v):
     for r in range(p):
@@ -141,10 +148,35 @@ def test_bubbles_of_qi_2023(p):
     assert pipeline.zb_v_bubble_s(p, 1, 2, 1) == 0
 
 
+@few
+@given(p=stages, f=times, b=times, w=times)
+def test_zb_h2_is_what_the_paper_prints_where_weight_gradients_are_short(p, f, b, w):  # Table 1: (p - 1)(f + b - 2 w)
+    printed = (p - 1) * (f + b - 2 * w)
+    found = pipeline.zb_h2_bubble_s(p, f, b + w, w)
+    assert found == max(printed, 0) if w <= f else found >= max(printed, 0)
+    half = pipeline.zb_v_bubble_s(p, f, b + w, w)  # half the chunks: half the printed form
+    assert half == max(printed, 0) / 2
+
+
 def test_bubbles_of_the_dualpipe_readme():  # (PP/2 - 1)(F&B + B - 3W) with F&B = F + B, PP + 1 activations
     f, b, w, p = 2.0, 4.0, 2.0, 8
     assert pipeline.dualpipe_bubble_s(p, f, b, w) == (p / 2 - 1) * ((f + b) + b - 3 * w)
     assert pipeline.dualpipe_in_flight(p, 64) == p + 1
+    assert pipeline.dualpipe_in_flight(p, 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("p", "f", "b", "w", "idle"),
+    [  # seconds of the exact timeline, parlay schedule dualpipe: two, four and eight stages, unequal parts
+        (2, 3, 2, 1, 0),
+        (4, 2, 2, 1, 5),
+        (4, 3, 2, 1, 7),
+        (8, 3, 2, 1, 21),
+        (8, 2, 2, 1, 15),
+    ],
+)
+def test_dualpipe_with_unequal_parts(p, f, b, w, idle):
+    assert pipeline.dualpipe_bubble_s(p, f, b + w, w) == idle
 
 
 def test_warm_up_of_megatron():  # p = 4, v = 8: 34 chunks ahead on the first rank

@@ -114,6 +114,7 @@ def test_more_experts_of_a_token_than_there_are_is_refused():
     ("formula", "given", "name"),
     [
         (serving.grouped_kv_bytes, (1, 2.5, 128, 32), "kv_heads"),
+        (lambda t: serving.grouped_kv_bytes(1, 2, 128, 32, tensor=t), (2.5,), "tensor"),
         (serving.tokens_per_expert, (1, 2, 8.5), "experts"),
         (serving.experts_touched, (1, 2, 8.5), "experts"),
     ],
@@ -130,3 +131,15 @@ def test_small_models_and_fractions_are_allowed():
     assert serving.tokens_per_expert(0.5, 0.5, 1) == 0.25
     assert serving.experts_touched(0.5, 0.75, 1) == pytest.approx(0.5)
     assert serving.windowed_tokens(0.5, 0.25) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: serving.windowed_tokens(1, 1, unified_pages=1.5), "unified_pages"),
+        (lambda: serving.cache_room_tokens(1, 1.5, 0, 0, 0, 1), "utilization"),
+    ],
+)
+def test_a_share_above_one_is_refused(call, name):
+    with pytest.raises(FormulaDomainError, match=f"`{name}` must be >= 0 and <= 1"):
+        call()
