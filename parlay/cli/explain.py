@@ -65,7 +65,7 @@ def explain(
 
 
 def _formula(name: str, sets: list[str], json: bool) -> None:
-    from parlay.errors import UnknownNameError
+    from parlay.errors import UnknownNameError, UsageError
     from parlay.formulas.registry import find_formula
     from parlay.report.explain import formula_document, formula_lines
 
@@ -74,8 +74,8 @@ def _formula(name: str, sets: list[str], json: bool) -> None:
     except UnknownNameError as error:
         if name.split(".")[0] not in ("step", "memory", "hidden"):
             raise
-        error.hint = f"a term has numbers in an estimate: parlay explain {name} MODEL --on CLUSTER --layout tp8.pp2.dp4"
-        raise
+        hint = f"say of which estimate: parlay explain {name} MODEL --on CLUSTER --layout tp8.pp2.dp4"
+        raise UsageError("names a term of an estimate, not a formula", where=name, hint=hint) from error
     values = dict(_assignment(formula, text) for text in sets)
     result = _computed(formula, values) if sets else None
     if json:

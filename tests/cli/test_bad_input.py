@@ -66,7 +66,7 @@ def assert_refused(ran, message, hint=""):
         (["explain", "pipeline.gpipe_in_flight", "--set", "micro=4"], "unknown argument 'micro'", "micro_batches"),
         (["explain", "roofline.machine_balance", "--set", "flops_per_s=3 GB"], "'3 GB' is not a quantity in FLOP/s", "TFLOP/s"),
         (["explain", "roofline.machine_balance", "--set", "flops_per_s=989 TFLOP/s"], "needs memory_bytes_per_s", "--set"),
-        (["explain", "step.bubble"], "unknown formula 'step.bubble'", "MODEL --on CLUSTER --layout"),
+        (["explain", "step.bubble"], "names a term of an estimate, not a formula", "MODEL --on CLUSTER --layout"),
         (["verify", "moe-capacty"], "unknown example", "moe-capacity"),
         (["models", "show", "llama"], "unknown model 'llama'", "did you mean"),
         (["hardware", "show", "h1000"], "unknown", "did you mean"),
