@@ -1,0 +1,190 @@
+"""Rules on the grid of GPUs, the batch, the pipeline's stages and schedule, and what a framework offers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.rule import Mask, Question, Rule, divisors, listed, schedule_of, scheduled
+from parlay.layouts.split import BOTH_WAYS, V_SHAPED
+from parlay.layouts.vocabulary import CP_KINDS, Framework, Schedule
+
+
+def _gpu_count(x: Layouts, q: Question) -> Mask:
+    return np.asarray(x.gpus != q.gpus)
+
+
+def _gpu_count_message(x: Layout, q: Question) -> tuple[str, str]:
+    product = f"tp{x.tp} x cp{x.cp} x pp{x.pp} x dp{x.dp} = {x.gpus:,} GPUs, but there are {q.gpus:,}"
+    others = x.tp * x.cp * x.pp
+    if q.gpus % others == 0:
+        return (
+            product,
+            f"with this tp, cp and pp, dp must be {q.gpus // others} (ep and etp share these GPUs, they do not multiply)",
+        )
+    return (
+        product,
+        f"tp x cp x pp must divide the GPU count: {listed(divisors(q.gpus))} (ep and etp share these GPUs, they do not multiply)",
+    )
+
+
+def _batch(x: Layouts, q: Question) -> Mask:
+    return np.asarray(q.workload.global_batch % (x.dp * x.micro_batch) != 0)
+
+
+def _batch_message(x: Layout, q: Question) -> tuple[str, str]:
+    g, d = q.workload.global_batch, x.dp * x.micro_batch
+    near = sorted({g // d * d, (g // d + 1) * d} - {0})
+    return (
+        f"dp={x.dp} x micro-batch {x.micro_batch} = {d} does not divide the global batch of {g} sequences",
+        f"a global batch of {listed(near)} would, or choose dp x micro-batch among the divisors of {g}",
+    )
+
+
+def _layers(x: Layouts, q: Question) -> Mask:
+    # The first chunk may hold the embedding alone and the last one the head: Llama 3 405B runs 126 layers in 128 chunks.
+    return x.pp * x.vpp > q.model.layer_count + 2
+
+
+def _layers_message(x: Layout, q: Question) -> tuple[str, str]:
+    chunks, layers = x.pp * x.vpp, q.model.layer_count
+    return (
+        f"pp={x.pp} x vpp={x.vpp} = {chunks} chunks is more than the model's {layers} layers, embedding and head",
+        f"pp x vpp may be up to {layers + 2}",
+    )
+
+
+def _ends(x: Layouts, q: Question) -> Mask:
+    set_ends = (x.first_layers > 0) | (x.last_layers > 0)
+    left = q.model.layer_count - x.first_layers - x.last_layers
+    middle = (x.pp - (x.first_layers > 0) - (x.last_layers > 0)) * x.vpp
+    short = (left < middle) | ((middle == 0) & (left != 0))
+    for ends in (x.first_layers, x.last_layers):
+        short |= (ends > 0) & (ends < x.vpp)
+    return np.asarray(set_ends & (short | (x.pp < 2) | scheduled(x, V_SHAPED)))
+
+
+def _ends_message(x: Layout, q: Question) -> tuple[str, str]:
+    layers = q.model.layer_count
+    said = f"first_layers={x.first_layers}, last_layers={x.last_layers}"
+    if x.pp < 2 or x.schedule in V_SHAPED:
+        what = f"the schedule {x.schedule}, whose stages hold both ends" if x.pp > 1 else f"pp={x.pp}"
+        return f"{said} has no meaning with {what}", "leave first_layers and last_layers at 0"
+    both = bool(x.first_layers) and bool(x.last_layers)
+    middle = (x.pp - 1 - both) * x.vpp
+    most = layers - middle
+    which = "first_layers + last_layers" if both else "first_layers" if x.first_layers else "last_layers"
+    least = (1 + both) * x.vpp
+    each = f", {x.vpp} or more each" if both and x.vpp > 1 else ""
+    hint = f"{which} may be {least if middle else most}{f' to {most}' if middle else ''}{each}; every chunk needs a layer"
+    if most < least:
+        hint = f"with explicit ends pp x vpp may be up to {layers}: every chunk needs a layer"
+    left = layers - x.first_layers - x.last_layers
+    return f"{said} leaves {left} of {layers} layers for the other {middle} chunks of pp={x.pp}", hint
+
+
+def _uneven(x: Layouts, q: Question) -> Mask:
+    # Megatron's --pipeline-model-parallel-layout places any number of layers on every virtual stage (since core 0.13);
+    # the others cut virtual stages evenly, embedding and head counted as layers or not.
+    n = x.pp * x.vpp
+    layers = q.model.layer_count
+    uneven = (x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers + x.last_layers == 0)
+    return uneven if q.workload.framework != "megatron-core" else np.zeros(len(x), bool)
+
+
+def _uneven_message(x: Layout, q: Question) -> tuple[str, str]:
+    layers, n = q.model.layer_count, x.pp * x.vpp
+    most = (layers + 2) // x.pp
+    allowed = [1, *(v for v in range(2, most + 1) if layers % (x.pp * v) == 0 or (layers + 2) % (x.pp * v) == 0)]
+    return (
+        f"{layers} layers do not divide over pp={x.pp} x vpp={x.vpp} = {n} chunks, with or without embedding and head counted as layers",
+        f"with pp={x.pp}, vpp may be {listed(allowed)}; megatron-core also runs uneven chunks",
+    )
+
+
+def _schedule(x: Layouts, q: Question) -> Mask:
+    m = x.micro_batches(q.workload.global_batch)
+    interleaved, v_shaped, both = scheduled(x, ["interleaved"]), scheduled(x, V_SHAPED), scheduled(x, BOTH_WAYS)
+    broken = ~interleaved & ~scheduled(x, ["bfs"]) & ~v_shaped & (x.vpp > 1)
+    broken |= interleaved & ((x.vpp < 2) | (x.pp < 2) | (m % np.maximum(x.pp, 1) != 0))
+    broken |= v_shaped & ((x.vpp != 2) | (x.pp < 2))
+    broken |= both & ((x.pp % 2 != 0) | (m % 2 != 0))
+    broken |= (both | scheduled(x, ["dualpipev"])) & (m < 2 * x.pp)
+    return np.asarray(broken)
+
+
+def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
+    name, each = schedule_of(x), x.dp * x.micro_batch
+    m = q.workload.global_batch // each
+    if name == "interleaved" and x.vpp > 1 and x.pp > 1:
+        need = f"interleaved 1F1B needs a multiple of pp={x.pp} micro-batches, at least {x.pp}; there are {m}"
+        lower = f", or pp may be {listed(divisors(m)[1:])}" if m > 1 else ""
+        return need, f"raise the global batch to {-(-m // x.pp) * x.pp * each}{lower}, or use vpp=1"
+    needs = {
+        "interleaved": "vpp of 2 or more and pp of 2 or more",
+        "zb-v": "vpp=2 and pp of 2 or more",
+        "dualpipev": f"vpp=2, pp of 2 or more and at least {2 * x.pp} micro-batches: a global batch of {2 * x.pp * each} or more",
+        "dualpipe": f"vpp=1, an even pp and an even number of at least {2 * x.pp} micro-batches:"
+        f" a global batch of {2 * x.pp * each}, {(2 * x.pp + 2) * each}, ...",
+    }
+    need = needs.get(name, "vpp=1")
+    return f"the schedule {name} does not run with pp={x.pp}, vpp={x.vpp} and {m} micro-batches", f"{name} needs {need}"
+
+
+def _shard(x: Layouts, q: Question) -> Mask:
+    return np.asarray((x.zero == 3) & ((x.dp * x.cp) % np.maximum(x.shard, 1) != 0))
+
+
+def _shard_message(x: Layout, q: Question) -> tuple[str, str]:
+    return f"a shard of {x.shard} GPUs does not divide dp x cp = {x.dp * x.cp}", f"shard may be {listed(divisors(x.dp * x.cp))}"
+
+
+_RUNS: dict[Framework, tuple[Schedule, ...]] = {
+    "megatron-core": ("1f1b", "interleaved"),
+    "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
+    "deepspeed": ("1f1b",),
+}
+
+
+def _framework(x: Layouts, q: Question) -> Mask:
+    broken = (x.pp > 1) & ~scheduled(x, _RUNS[q.workload.framework])
+    if q.workload.framework == "deepspeed":
+        broken |= (x.pp > 1) & (x.zero > 1)
+        broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
+    return np.asarray(broken)
+
+
+def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
+    f = q.workload.framework
+    if f == "deepspeed" and x.pp > 1 and x.zero > 1:
+        return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
+    if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
+        return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
+    others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in _RUNS.items() if name != f)
+    return (
+        f"{f} does not offer the pipeline schedule {schedule_of(x)}",
+        f"schedule may be {', '.join(_RUNS[f])} ({others})",
+    )
+
+
+def _recompute_layers(x: Layouts, q: Question) -> Mask:
+    return (x.recompute_layers > 0) & ~x.recomputes("full")
+
+
+def _recompute_layers_message(x: Layout, q: Question) -> tuple[str, str]:
+    return "recompute_layers is set without recompute = 'full'", "set recompute = 'full', or leave recompute_layers at 0"
+
+
+STAGE_RULES: tuple[Rule, ...] = (
+    Rule("gpus", "every GPU takes exactly one place in the grid", _gpu_count, _gpu_count_message),
+    Rule("batch", "every data-parallel rank takes equally many whole micro-batches", _batch, _batch_message),
+    Rule("layers", "every pipeline chunk holds at least one layer, or the embedding or the head", _layers, _layers_message),
+    Rule("ends", "explicit first and last stages must leave layers for the others", _ends, _ends_message),
+    Rule("uneven", "virtual stages are cut evenly, with embedding and head counted as layers or not", _uneven, _uneven_message),
+    Rule(
+        "schedule", "a pipeline schedule runs only with the stages and micro-batches it is made for", _schedule, _schedule_message
+    ),
+    Rule("shard", "a ZeRO-3 or FSDP shard group divides the data-parallel ranks", _shard, _shard_message),
+    Rule("framework", "the framework must offer the schedule and the sharding", _framework, _framework_message),
+    Rule("recompute_layers", "a number of layers belongs to full recompute", _recompute_layers, _recompute_layers_message),
+)
