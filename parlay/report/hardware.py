@@ -120,4 +120,6 @@ def _shown(key: str, value: Sourced) -> str:
         return f"{value.value:,.0f} W"
     if key.endswith("_s"):
         return show_seconds(value.value)
-    return significant(value.value, 4)
+    if key.endswith("_usd"):
+        return f"{value.value:,.2f} USD"
+    return f"{value.value:,.0f}" if value.value == int(value.value) else significant(value.value, 4)
