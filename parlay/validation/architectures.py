@@ -13,6 +13,7 @@ from typing import Any
 
 from parlay.errors import ParlayError, UsageError
 from parlay.estimate.counts import parameters
+from parlay.frameworks import megatron_model
 from parlay.models.load import load_model
 from parlay.models.spec import (
     DenseMlp,
@@ -267,18 +268,9 @@ def _mixed(counts: Mapping[str, int]) -> tuple[Layers, ...]:
     return tuple(runs)
 
 
-SYMBOLS = {"M": "mamba", "E": "experts", "*": "attention", "-": "mlp"}
-
-
 def pattern_layers(pattern: str) -> tuple[Layers, ...]:
-    """Return the layers of a Megatron hybrid pattern (M Mamba, E experts, * attention, - MLP; | and what follows / dropped).
-
-    Examples
-    --------
-    >>> [run.kinds[0] for run in pattern_layers("MEM*E")]
-    ['mamba', 'experts', 'mamba', 'attention', 'experts']
-    """
-    return tuple(Layers(kinds=(SYMBOLS[c],), count=1) for c in pattern.split("/")[0] if c in SYMBOLS)
+    """Return the layers of a Megatron hybrid pattern as this room keeps them."""
+    return tuple(Layers(**run) for run in megatron_model.pattern_layers(pattern))
 
 
 def nemotron_3_super() -> ModelSpec:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from parlay.frameworks.megatron_layout import ends_of_layout
 from parlay.layouts.vocabulary import CrossEntropy, Precision, StateDtype
 from parlay.layouts.workload import AttentionKernel, Dispatcher, GraphModule
 
@@ -281,20 +282,7 @@ def layers_by_chunk(text: str, stages: int, virtual: int) -> tuple[int, int] | N
     string = text.strip().split(" ")[0].split(":")[0]
     if not string.startswith("E") or "L" not in string:
         return None
-    chunks = [part.count("t") for part in expand_layout(string).split("|")]
-    return _ends(chunks, stages, virtual)
-
-
-def expand_layout(text: str) -> str:
-    """Return a Megatron pipeline layout string with its repetitions written out.
-
-    Examples
-    --------
-    >>> expand_layout("Et*2|(t|)*2L")
-    'Ett|t|t|L'
-    """
-    out = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: m[1] * int(m[2]), text)
-    return re.sub(r"([A-Za-z])\*(\d{1,4})", lambda m: m[1] * int(m[2]), out)
+    return ends_of_layout(string, stages, virtual)
 
 
 def _ends(chunks: Sequence[int], stages: int, virtual: int) -> tuple[int, int] | None:
