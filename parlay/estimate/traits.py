@@ -66,7 +66,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0
     backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
     older = FLASH1 if kernel == "flash1" else 1.0
-    eager = workload.framework == "torchtitan" and not workload.compiled and _after_2024(workload)
+    # torchtitan's own layers, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
+    eager = workload.compiled is False or (workload.framework == "torchtitan" and not workload.compiled and _after_2024(workload))
     grace = device.architecture.lower() in ("blackwell", "hopper") and device.id.lower().startswith("g")
     return Traits(
         host_operator_s=HOST_OPERATOR_S[workload.framework] * (GRACE_FACTOR if grace else 1.0),

@@ -36,8 +36,8 @@ class Habit:
 HABITS: tuple[Habit, ...] = (
     # Sources: run-settings notes of each framework (recipes and scripts at the named revisions), read 2026-11-29.
     Habit(r"megatron-bridge", "megatron-core", "2026-05-31", 1, "bf16", "te", True, remainder=True),
-    Habit(r"nemo automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", cp_kind="allgather",
-          said="NeMo Automodel: FSDP2 with Transformer Engine layers, kept tensors as eager PyTorch modules keep them"),
+    Habit(r"nemo automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", compiled=True, cp_kind="allgather",
+          said="NeMo Automodel: FSDP2 with Transformer Engine layers, their fused kernels counted as compiled ones"),
     Habit(r"nemo", "megatron-core", "2025-06-30", 1, "bf16", "te", True),
     # argparse defaults of 2021 and 2022: fp16 gradients in contiguous buffers reduced after the last backward, softmax fused
     # but scores materialised, dropout 0.1 (NVIDIA/Megatron-LM v2.5 to v3.0, megatron/arguments.py)
@@ -55,8 +55,8 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
     Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
-    Habit(r"nanotron", "deepspeed", "2024-08-31", 1, "fp32", "unfused", False,
-          said="nanotron: ZeRO 1, fp32 gradients, sequence parallel with tp (its benchmark's configuration)"),
+    Habit(r"nanotron", "deepspeed", "2024-08-31", 1, "fp32", "unfused", False, compiled=False,
+          said="nanotron: layers of single PyTorch operations, ZeRO 1, fp32 gradients, sequence parallel with tp (its benchmark's configuration)"),
     Habit(r"paddlenlp", "deepspeed", "2023-11-30", 2, "bf16", "unfused", False, said="PaddleNLP: sharding as DeepSpeed's ZeRO"),
     Habit(r"internevo", "deepspeed", "2024-03-31", 1, "bf16", "te", True, said="InternEvo: ZeRO 1 with overlap"),
     Habit(r"colossal", "deepspeed", "2025-01-31", 2, "bf16", "unfused", True),
