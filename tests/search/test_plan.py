@@ -65,11 +65,17 @@ def test_the_plan_is_what_trying_every_layout_finds(name, gpus, workload, space)
     best: dict[tuple[int, ...], float] = {}
     for step, _, layout in fitting:
         best[grid_of(layout)] = min(step, best.get(grid_of(layout), np.inf))
-    assert len(found.rows) == min(len(best), 20)
-    for row, step in zip(found.rows, sorted(best.values())[:20], strict=True):
-        assert best[grid_of(row.estimate.layout)] <= row.estimate.step_s * (1 + 1e-9)
-        assert row.estimate.step_s <= best[grid_of(row.estimate.layout)] * (1 + TIE)
-        assert best[grid_of(row.estimate.layout)] <= step * (1 + 2 * TIE)
+    first = sorted(best, key=lambda g: best[g])[:20]
+    assert len(found.rows) == len(first)
+    slowest = best[first[-1]]  # grids that tie with the twentieth may take its place
+    form = {str(dataclasses.astuple(Layouts.of(x))): s for s, _, x in fitting}
+    for row in found.rows:
+        # The rows are chosen by the closed form, and shown with the time of their exact timeline.
+        step = form[str(dataclasses.astuple(Layouts.of(row.estimate.layout)))]
+        assert best[grid_of(row.estimate.layout)] <= step <= best[grid_of(row.estimate.layout)] * (1 + TIE)
+        assert best[grid_of(row.estimate.layout)] <= slowest * (1 + 1e-9)
+        assert row.estimate.step_s == pytest.approx(step, rel=0.1)
+    assert {grid_of(r.estimate.layout) for r in found.rows} >= set(first[:10])
     front = [(s, m) for s, m, _ in fitting if not any(a <= s and b <= m and (a < s or b < m) for a, b, _ in fitting)]
     np.testing.assert_allclose([(x.step_s, x.peak_bytes) for x in found.pareto], sorted(set(front)), rtol=1e-12)
 
@@ -80,7 +86,7 @@ def test_counts_add_up_and_rows_are_ranked(name, gpus, workload, space):
     assert found.considered == sum(found.rejected.values()) + found.fitting
     assert found.considered - sum(v for k, v in found.rejected.items() if k != "memory") == found.priced
     steps = [r.estimate.step_s for r in found.rows]
-    assert all(b >= a * (1 - TIE) for a, b in itertools.pairwise(steps))
+    assert steps == sorted(steps)
     assert found.rows[0].why_not_first == ""
     assert all(r.why_not_first for r in found.rows[1:])
     assert all(r.limited_by for r in found.rows)
