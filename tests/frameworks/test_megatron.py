@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from parlay.errors import UsageError
+from parlay.estimate.counts import parameters
+from parlay.frameworks.megatron import read_script, read_yaml
+from parlay.layouts.layout import Layout
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.models.spec import ModelSpec
+
+DATA = Path(__file__).parent / "data"
+SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --micro-batch-size 2"
+
+
+def script(text, gpus=8):
+    return read_script(text, "run.sh", "run", gpus)
+
+
+def test_a_script_of_llama_3_8b():
+    found = read_script((DATA / "llama3-8b-fp8.sh").read_text(), "l.sh", "llama")
+    model = ModelSpec(**found.table["model"])
+    assert parameters(model).total == parameters(load_model("llama-3.1-8b")).total + 2 * 4096  # NullTokenizer's end of document
+    assert found.table["gpus"] == 16
+    layout = Layout(**found.table["layout"])
+    assert (layout.tp, layout.cp, layout.pp, layout.dp, layout.sp, layout.zero) == (2, 1, 1, 8, True, 1)
+    assert layout.recompute == ("core_attention", "mlp")
+    work = Workload(**found.table["training"])
+    assert (work.seq_len, work.global_batch, work.precision, work.fp8_weights) == (8192, 128, "fp8", True)
+    assert (work.gradient_dtype, work.cross_entropy, work.overlap_grad_reduce) == ("bf16", "fused", True)
+    assert work.total_tokens == 8192 * 1_000_000
+    assert found.not_understood == ("--no-rope-fusion", "--window-attn-skip-freq $SKIP")
+    assert {"--lr", "--save", "--node-rank", "--mock-data"} <= set(found.ignored)
+
+
+def test_a_yaml_of_a_mixture_of_experts():
+    table = yaml.safe_load((DATA / "mixture.yaml").read_text())
+    found = read_yaml(table, "m.yaml", "m", 128)
+    assert "vocab" not in found.table["model"]  # only the tokenizer's file would tell
+    model = ModelSpec(**found.table["model"], vocab=256_000)
+    assert [(run.kinds[0], run.count) for run in model.layers] == [("dense", 3), ("experts", 11)]
+    assert (model.kinds["experts"].mixer.kind, model.mtp_layers, model.mtp_kind) == ("mla", 1, "experts")
+    assert (model.kinds["experts"].mlp.experts, model.kinds["experts"].mlp.shared_width) == (64, 2048)
+    layout = Layout(**found.table["layout"])
+    assert (layout.tp, layout.pp, layout.vpp, layout.dp, layout.ep, layout.etp) == (2, 4, 2, 16, 16, 1)
+    assert (layout.first_layers, layout.last_layers, layout.recompute) == (4, 3, ("norm", "mlp_activation", "mla_up"))
+    work = Workload(**found.table["training"])
+    assert (work.moe_dispatcher, work.moe_grouped, work.cross_entropy, work.vocab_multiple) == ("hybridep", True, "te", 3232)
+    assert found.not_understood == ("--moe-permute-fusion",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "where", "expected"),
+    [
+        ("", "layout.zero", 0),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "layout.zero", 3),
+        ("--use-torch-fsdp2", "layout.zero", 3),
+        ("--recompute-activations", "layout.recompute", ["core_attention"]),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "layout.recompute_layers", 2),
+        ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "layout.recompute_layers", 0),
+        ("--context-parallel-size 4 --cp-comm-type a2a", "layout.cp_kind", "ulysses"),
+        ("--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", "layout.ulysses", 2),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", "layout.vpp", 2),
+        ("--use-tp-pp-dp-mapping", "layout.order", ["tp", "cp", "pp", "dp"]),
+        ("--tensor-model-parallel-size 2 --num-experts 4", "layout.etp", 2),
+        ("--optimizer-cpu-offload", "layout.offload_optimizer", 1.0),
+        ("", "training.global_batch", 16),
+        ("--bf16 --fp8-format hybrid --fp8-recipe mxfp8", "training.precision", "mxfp8"),
+        ("--fp16", "training.gradient_dtype", "fp16"),
+        ("--bf16", "training.gradient_dtype", "fp32"),
+        ("--num-experts 4", "training.moe_dispatcher", "allgather"),
+        ("--attention-backend unfused", "training.flash_attention", False),
+        ("--ffn-hidden-size 100", "model.kinds.dense.mlp.width", 100),
+        ("--swiglu", "model.kinds.dense.mlp.width", 1344),
+        ("--num-experts 4 --moe-layer-freq 2", "model.layers.1", {"kinds": ["dense"], "count": 1}),
+        ("--window-size 127,0", "model.kinds.dense.mixer.window", 128),
+        ("--add-qkv-bias --disable-bias-linear", "model.kinds.dense.mixer.qkv_bias", True),
+        ("--vocab-size 1000", "model.vocab", 1000),
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta/Llama-3.1-8B", "model.vocab", 128256),
+    ],
+)
+def test_one_flag_at_a_time(flags, where, expected):
+    value = script(f"{SIZES} {flags}").table
+    for key in where.split("."):
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    assert value == expected
+
+
+def test_a_hybrid_of_mamba_attention_and_experts():
+    found = script(f"{SIZES} --hybrid-layer-pattern M*E- --num-experts 4 --mamba-num-heads 16")
+    model = ModelSpec(**found.table["model"])
+    assert [run.kinds[0] for run in model.layers] == ["mamba", "attention", "experts", "mlp"]
+    assert (model.kinds["mamba"].mixer.heads, model.kinds["mamba"].norms) == (16, 1)
+
+
+def test_sizes_may_be_missing_and_gpus_unknown():
+    found = read_script("--bf16 --tensor-model-parallel-size 4", "f", "n")
+    assert "model" not in found.table
+    assert "gpus" not in found.table
+    assert "dp" not in found.table["layout"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no Megatron-LM arguments"),
+        ("nothing to see", "no Megatron-LM arguments"),
+        ("torchrun pretrain_bert.py --num-layers 2", "does not train a decoder"),
+        (f"{SIZES} --tensor-model-parallel-size many", "--tensor-model-parallel-size: expected a number"),
+        (f"{SIZES} --tensor-model-parallel-size 3", "does not divide 8 GPUs"),
+        (f"{SIZES} --num-experts 4 --moe-layer-freq [0]*9", "does not name 4 layers"),
+        (f"{SIZES} --num-experts 4 --moe-layer-freq __import__", "not a pattern of layers"),
+        (f"{SIZES} --optimizer shampoo", "--optimizer"),
+        ("--num-layers 999999999 --hidden-size 8 --num-attention-heads 1", "more than any model"),
+        ("--num-layers 4 5 --hidden-size 8", "--num-layers: expected a number"),
+    ],
+)
+def test_what_makes_no_sense_gets_one_message(text, message):
+    with pytest.raises(UsageError) as caught:
+        script(text)
+    assert message in str(caught.value)
