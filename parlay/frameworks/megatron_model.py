@@ -98,6 +98,7 @@ def _positions(args: Given) -> str:
 
 
 def _attention(args: Given, hidden: int, heads: int, bias: bool) -> Table:
+    normed = args.on("--qk-layernorm")  # latent attention: the norms of its latents, which the specification always has
     if args.on("--multi-latent-attention"):
         return {
             "kind": "mla", "heads": heads, "q_rank": args.whole("--q-lora-rank"), "kv_rank": args.whole("--kv-lora-rank") or KV_RANK,
@@ -109,7 +110,7 @@ def _attention(args: Given, hidden: int, heads: int, bias: bool) -> Table:
     return {
         "kind": "gqa", "heads": heads, "kv_heads": groups or 1,
         "head_dim": args.whole("--kv-channels", least=1) or max(hidden // heads, 1),
-        "qkv_bias": bias or args.on("--add-qkv-bias"), "out_bias": bias, "qk_norm": "head" if args.on("--qk-layernorm") else "none",
+        "qkv_bias": bias or args.on("--add-qkv-bias"), "out_bias": bias, "qk_norm": "head" if normed else "none",
         "rope": _positions(args) in ROTARY, "window": int(window[0]) + 1 if window and int(window[0]) >= 0 else None,
         "sinks": args.text("--softmax-type") == "learnable", "output_gate": args.on("--attention-output-gate"),
     }  # fmt: skip
