@@ -13,6 +13,7 @@ from parlay.errors import UsageError, nearest
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question, divisors
 from parlay.layouts.vocabulary import CP_KINDS, CpKind, Recompute, recompute_bits
+from parlay.search.balance import lighter_last
 from parlay.specfile import validate
 
 Ints = NDArray[np.int64]
@@ -36,6 +37,7 @@ class Space:
     tp_overlap: tuple[bool, ...] = (False,)
     ep_overlap: tuple[bool, ...] = (False,)
     offload_optimizer: tuple[float, ...] = (0.0,)
+    last_layers: tuple[int, ...] = ()  # of the last stage; 0 = by the split rule
 
 
 @dataclasses.dataclass
@@ -121,15 +123,24 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
     virtual = [v for v in (space.vpp or range(1, most_virtual + 1)) if v == 1 or _cuts(layers, pp, v, uneven)]
     kinds = [CP_KINDS.index(k) for k in space.cp_kind] if cp > 1 else [CP_KINDS.index("zigzag")]
     recompute = [recompute_bits(modules) for modules in _useful(question, space)]
+    last = space.last_layers or tuple({0, lighter_last(question.model, question.workload.seq_len, pp)})
     axes = [
         np.asarray(a)
         for a in (
             ep, etp, virtual, micro, space.zero, kinds, recompute,
             space.tp_overlap if tp > 1 else (False,), space.ep_overlap if experts else (False,), space.offload_optimizer,
+            last if pp > 1 else (0,),
         )
     ]  # fmt: skip
-    names = ("ep", "etp", "vpp", "micro_batch", "zero", "cp_kind", "recompute", "tp_overlap", "ep_overlap", "offload_optimizer")
+    names = (
+        "ep", "etp", "vpp", "micro_batch", "zero", "cp_kind", "recompute", "tp_overlap", "ep_overlap", "offload_optimizer",
+        "last_layers",
+    )  # fmt: skip
     mesh = dict(zip(names, np.meshgrid(*axes, indexing="ij"), strict=True))
+    if not space.last_layers and pp > 1:
+        # With virtual stages a short last stage makes rounds uneven, which the closed form that ranks does not see.
+        sound = (mesh["last_layers"] == 0) | (mesh["vpp"] == 1)
+        mesh = {name: column[sound] for name, column in mesh.items()}
     return Layouts.grid(tp=tp, cp=cp, pp=pp, dp=dp, **mesh)
 
 
