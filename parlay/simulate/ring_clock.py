@@ -16,20 +16,24 @@ class RingClock:
 
 
 def run_ring(compute_s: Sequence[Sequence[float]], transfer_s: float) -> RingClock:
-    """Return the times of a ring in which a rank passes a block on as soon as it has it, and computes at the same time.
+    """Return the times of a ring in which a rank passes a block on while it computes with it.
 
     Parameters
     ----------
     compute_s : sequence of sequence of float
         By round, by rank, the time of its attention. [s]
     transfer_s : float
-        Time of one block over one link; a link carries one block at a time. [s]
+        Time of one block over one link. [s]
 
     Returns
     -------
     RingClock
-        A rank starts a round when the block has arrived and the round before is done; the next block of a rank is received into the
-        second of two buffers, so that a neighbour sends it only when the rank has started on the one before.
+        Finishing and waiting times by rank.
+
+    Notes
+    -----
+    A rank starts a round when its block has arrived and the round before is done, and then sends the block on. It has two buffers:
+    a neighbour sends the next block only when the rank has started on the one before. So a link never carries two at a time.
 
     Examples
     --------
@@ -40,12 +44,10 @@ def run_ring(compute_s: Sequence[Sequence[float]], transfer_s: float) -> RingClo
     """
     N = len(compute_s[0])
     start, done, waited = [0.0] * N, [0.0] * N, [0.0] * N
-    link_free = [0.0] * N
     for n, work in enumerate(compute_s):
         if n:
-            # Rank r starts sending when it starts on the block, the link is free, and the receiver's other buffer is.
-            sent = [max(start[r], link_free[r], start[(r + 1) % N]) + transfer_s for r in range(N)]
-            link_free, arrived = sent, [sent[r - 1] for r in range(N)]
+            # From rank r - 1, once it and the receiver have both started on the block before.
+            arrived = [max(start[r - 1], start[r]) + transfer_s for r in range(N)]
             start = [max(done[r], arrived[r]) for r in range(N)]
             waited = [waited[r] + start[r] - done[r] for r in range(N)]
         done = [start[r] + float(work[r]) for r in range(N)]

@@ -251,6 +251,14 @@ def test_capacity_drops_exactly_what_is_over(seed, E, T, factor, skew, data):
     assert all(len(set(row)) == k for row in chosen.tolist())
 
 
+def test_best_first_and_nodes_by_their_best_experts():
+    logits = np.array([[3.0, -9.0, -9.0, 2.0, 2.1, -9.0, 2.9, -9.0, -9.0]])
+    assert routing.top_experts(logits, 3).tolist() == [[0, 6, 4]]
+    # One expert a node counts (ceil(2 / 2)): nodes 0 and 2 stay. With two (ceil(3 / 2)) node 1 is the best, and node 0 beside it.
+    assert routing.top_experts_of_nodes(logits, 2, 3, 2).tolist() == [[0, 6]]
+    assert routing.top_experts_of_nodes(logits, 3, 3, 2).tolist() == [[0, 4, 3]]
+
+
 def test_skew_loads_the_first_experts_more():
     logits = routing.skewed_logits(4000, 8, 1.0, np.random.default_rng(0))
     load = routing.route(logits, routing.top_experts(logits, 1)).load(8)

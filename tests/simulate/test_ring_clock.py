@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from parlay.formulas import ring_attention, ring_placement
 from parlay.simulate import show
-from parlay.simulate.ring_clock import run_ring
+from parlay.simulate.ring_clock import RingClock, run_ring
 
 few = settings(max_examples=25, deadline=None)
 FORMULAS = {
@@ -42,3 +42,9 @@ def test_pairs_of_each_round_and_on_the_critical_path(N, half, layout):
 def test_busy_share_of_long_blocks(N):
     shown = show.ring_rounds(N, N * 4096, layout="contiguous", list_pairs=False)
     assert 1 - shown.idle_share == pytest.approx(ring_placement.contiguous_busy_share(N), rel=1e-3)
+
+
+def test_a_slow_rank_keeps_its_neighbours_waiting():
+    """Worked out by hand: rank 1 is slow in round 0, so that its buffers free and its own block leaves only at 10."""
+    work = [[1, 10, 1], [1, 1, 1], [1, 1, 1]]
+    assert run_ring(work, 2) == RingClock(finished_s=[5.0, 13.0, 13.0], waited_s=[2.0, 1.0, 10.0], ring_s=13.0)
