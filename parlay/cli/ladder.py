@@ -38,9 +38,9 @@ def ladder(
     framework: flags.Framework = None,
     json: flags.Json = False,
 ) -> None:
-    """Show the largest model that GPUs can train, and how much each step of parallelism adds.
+    """Show the largest model that GPUs can train or serve.
 
-    With --serve: weights, K/V cache and activations, the largest batch times context. --seq-len is the context.
+    Each rung says how much a step of parallelism adds. With --serve: weights, K/V cache and activations, the largest batch times context. --seq-len is the context.
 
     Example: parlay ladder --on dgx-a100-40gb,dgx-a100 --gpus 8,16
     """
