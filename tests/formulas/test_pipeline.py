@@ -193,3 +193,11 @@ def test_the_idle_share_of_gpipe():  # arXiv:1811.06965, section 2.3: (K-1)/(M+K
 def test_half_a_stage_is_refused():
     with pytest.raises(FormulaDomainError, match=r"`stages` must be a whole number, got 2.5 at index \(1,\)"):
         pipeline.one_f_one_b_bubble_s([2, 2.5], 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("p", "f", "b", "w", "exact"),
+    [(4, 1, 4, 1, 7), (8, 1, 4, 1, 23), (4, 1, 2, 1, 3), (8, 2, 3, 1, 19), (8, 1, 3, 2, 14)],  # seconds of the exact timeline
+)
+def test_dualpipe_with_a_short_forward_is_off_by_one_forward(p, f, b, w, exact):
+    assert 0 <= pipeline.dualpipe_bubble_s(p, f, b + w, w) - exact <= f
