@@ -14,6 +14,7 @@ from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question, divisors
 from parlay.layouts.vocabulary import CP_KINDS, CpKind, Recompute, recompute_bits
 from parlay.search.balance import lighter_last
+from parlay.search.constraints import ANYTHING, Constraints
 from parlay.specfile import validate
 
 Ints = NDArray[np.int64]
@@ -38,6 +39,20 @@ class Space:
     ep_overlap: tuple[bool, ...] = (False,)
     offload_optimizer: tuple[float, ...] = (0.0,)
     last_layers: tuple[int, ...] = ()  # of the last stage; 0 = by the split rule
+    asked: Constraints = ANYTHING
+
+    def open(self, asked: Constraints) -> Space:
+        """Return the space within `asked`; an axis of which no listed value is left offers all its values that are."""
+        kept: dict[str, Any] = {"asked": asked}
+        for axis, more in WIDER.items():
+            listed = getattr(self, axis)
+            kept[axis] = tuple(asked.allowed(axis, listed)) or tuple(asked.allowed(axis, more)) or listed
+        return dataclasses.replace(self, **kept)
+
+
+WIDER: dict[str, tuple[float, ...]] = {
+    "zero": (0, 1, 2, 3), "micro_batch": (1, 2, 4, 8, 16, 32, 64), "etp": (1, 2, 4, 8), "offload_optimizer": (0.0, 0.5, 1.0),
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -59,11 +74,12 @@ def grids(question: Question, space: Space) -> Ints:
     divs = divisors(gpus, most=1 << 20)
     widest = int(question.cluster.scale_up_gpus.value)
     rows = []
-    for tp in space.tp or [d for d in divs if d <= widest]:
-        for cp in space.cp or [d for d in divs if d <= max(1, question.workload.seq_len // 256)]:
-            for pp in space.pp or [d for d in divs if d <= question.model.layer_count + 2]:
+    asked = space.asked.allowed
+    for tp in asked("tp", space.tp or [d for d in divs if d <= widest]):
+        for cp in asked("cp", space.cp or [d for d in divs if d <= max(1, question.workload.seq_len // 256)]):
+            for pp in asked("pp", space.pp or [d for d in divs if d <= question.model.layer_count + 2]):
                 dp, rest = divmod(gpus, tp * cp * pp)
-                if rest == 0 and dp and (not space.dp or dp in space.dp):
+                if rest == 0 and dp and (not space.dp or dp in space.dp) and asked("dp", [dp]):
                     rows.append((tp, cp, pp, dp))
     return np.asarray(rows, dtype=np.int64).reshape(-1, 4)
 
@@ -110,7 +126,9 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
     tp, cp, pp, dp = (int(x) for x in grid)
     layers = question.model.layer_count
     per_rank = question.workload.global_batch // dp
+    asked = space.asked.allowed
     micro = [b for b in space.micro_batch if per_rank % b == 0] or [1]
+    micro = [b for b in asked("micro_batch", micro) if per_rank // b >= space.asked.min_micro_batches]
     experts = question.experts
     stage = tp * cp * dp
     if experts:
@@ -127,9 +145,9 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
     axes = [
         np.asarray(a)
         for a in (
-            ep, etp, virtual, micro, space.zero, kinds, recompute,
-            space.tp_overlap if tp > 1 else (False,), space.ep_overlap if experts else (False,), space.offload_optimizer,
-            last if pp > 1 else (0,),
+            asked("ep", ep), asked("etp", etp), asked("vpp", virtual), micro, asked("zero", space.zero), kinds, recompute,
+            space.tp_overlap if tp > 1 else (False,), space.ep_overlap if experts else (False,),
+            asked("offload_optimizer", space.offload_optimizer), last if pp > 1 else (0,),
         )
     ]  # fmt: skip
     names = (
@@ -141,7 +159,7 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
         # With virtual stages a short last stage makes rounds uneven, which the closed form that ranks does not see.
         sound = (mesh["last_layers"] == 0) | (mesh["vpp"] == 1)
         mesh = {name: column[sound] for name, column in mesh.items()}
-    return Layouts.grid(tp=tp, cp=cp, pp=pp, dp=dp, **mesh)
+    return Layouts.grid(tp=np.full_like(mesh["ep"], tp, dtype=np.int64), cp=cp, pp=pp, dp=dp, **mesh)
 
 
 def _cuts(layers: int, pp: int, virtual: int, uneven: bool) -> bool:
@@ -193,10 +211,10 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
     Raises UsageError for an unknown axis or a value of the wrong kind.
     """
     kept: dict[str, Any] = {}
+    names = {f.name for f in dataclasses.fields(space)} - {"asked"}
     if layout is not None:
-        for name in layout.model_fields_set & {f.name for f in dataclasses.fields(space)}:
+        for name in layout.model_fields_set & names:
             kept[name] = (getattr(layout, name),)
-    names = {f.name for f in dataclasses.fields(space)}
     for text in texts:
         axis, sign, values = text.partition("=")
         axis = {"mb": "micro_batch"}.get(axis.strip(), axis.strip())
