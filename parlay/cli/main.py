@@ -8,7 +8,9 @@ runs is imported, so that help and usage errors stay quick.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from importlib import import_module
 
 import typer
@@ -87,10 +89,17 @@ def _stub() -> None:
 
 
 def _say(error: ParlayError) -> int:
-    sys.stderr.write(f"error: {error}\n")
-    if error.hint:
-        sys.stderr.write(f"hint: {error.hint}\n")
+    _complain(f"error: {error}", f"hint: {error.hint}" if error.hint else "")
     return error.code
+
+
+def _complain(*lines: str) -> None:
+    """Write lines to stderr, broken at spaces where a person reads them on a terminal."""
+    for line in filter(None, lines):
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size((80, 24)).columns
+            line = textwrap.fill(line, max(width, 40), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        sys.stderr.write(f"{line}\n")
 
 
 def _say_usage(error: Exception, arguments: list[str]) -> int:
@@ -101,11 +110,11 @@ def _say_usage(error: Exception, arguments: list[str]) -> int:
     if shown.startswith("Usage:"):  # a group without a subcommand: its help is the message
         group = next((a for a in arguments if a in COMMANDS), "")
         shown = f"'{group}' needs a subcommand"
-    sys.stderr.write(f"error: {shown[:1].lower()}{shown[1:]}\n")
     named = [a for a in arguments if a in COMMANDS]
     near = getattr(error, "possibilities", None)
     advice = f"did you mean {' or '.join(sorted(near)[:3])}? " if near and "did you mean" not in shown.lower() else ""
-    sys.stderr.write(f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed\n")
+    hint = f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed"
+    _complain(f"error: {shown[:1].lower()}{shown[1:]}", hint)
     return 2
 
 
@@ -113,6 +122,8 @@ def _say_bug(error: Exception) -> int:
     if os.environ.get("PARLAY_DEBUG"):
         raise error
     kind = type(error).__name__
-    sys.stderr.write(f"error: a bug in Parlay {__version__}: {kind}: {str(error)[:300]}\n")
-    sys.stderr.write("hint: please report the command and this line; PARLAY_DEBUG=1 shows where it happened\n")
+    _complain(
+        f"error: a bug in Parlay {__version__}: {kind}: {str(error)[:300]}",
+        "hint: please report the command and this line; PARLAY_DEBUG=1 shows where it happened",
+    )
     return 101

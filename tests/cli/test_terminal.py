@@ -96,6 +96,14 @@ def test_a_pipe_gets_plain_text_with_every_column(arguments, parlay):
     assert not re.search(r"[─-╿]", ran.out)  # boxes
 
 
+def test_a_long_error_is_broken_at_spaces():
+    code, shown = on_terminal(["estimate", "llama-3.1-70b", "--on", "dgx-h100", "--layout", "tp16.pp4"], 80)
+    assert code == 2
+    assert max(map(len, shown.split("\n"))) <= 80
+    assert shown.startswith("error: layout tp16.pp4.dp1.mb1: tp=16 is wider than the 8 GPUs that share")
+    assert "\nhint: tp may be up to 8" in shown
+
+
 def test_head_ends_a_command_quietly():
     command = f"set -o pipefail; '{sys.executable}' -m parlay models list | head -n 1"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
