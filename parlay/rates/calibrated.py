@@ -1,0 +1,440 @@
+"""Rates from a calibration file, over the rates that a cluster has without one.
+
+For each piece of work the first of these that knows it answers: the measured point itself; interpolation between measured
+points inside their range; the fitted curve outside it; then the base (a shipped profile, then datasheet defaults). The
+first three are labelled "calibrated", the base keeps its own label.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from parlay.hardware.spec import Cluster
+from parlay.rates.calibration_file import AttentionPoint, Calibration, Fit, Gemm, GroupedGemm, Link
+from parlay.rates.calibration_file import Stream as StreamPoint
+from parlay.rates.curves import Curve
+from parlay.rates.interface import Array, Collective, Group, Priced, Rates, Stream
+from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, real, soft_maximum
+from parlay.rates.network import wire_factor
+
+CALIBRATED = "calibrated"
+NEIGHBOURS = 4  # residuals of the nearest measured shapes: 3.6 % median against 4.4 % of the curve alone (35,700 H100 products)
+MOST_DISTANCE = math.log(4.0)  # shapes further than 4x away in some size say little: the curve alone counts there
+SAME_FILE = 1e-9  # relative difference of sizes that count as the same point
+
+
+def link_key(link: Link) -> str:
+    """Return the name of a sweep's fit."""
+    return f"{link.op} n={link.n} local={link.local} groups={link.groups_active} {link.backend} {link.dtype}"
+
+
+def attention_shape(points: Sequence[AttentionPoint]) -> AttentionShape:
+    """Return the work of attention points."""
+    rows = [(a.queries, a.keys, a.heads, a.kv_heads, a.qk_dim, a.v_dim, 0.5 if a.causal else 1.0, a.batch) for a in points]
+    q, k, h, g, qk, v, share, batch = np.array(rows, dtype=np.float64).T
+    return AttentionShape.of(q, k, h, g, qk, v, share, batch)
+
+
+def attention_kernel(fit: Fit, peak_flops_per_s: float) -> Attention:
+    """Return the constants that a fit gives to parlay.rates.kernels.Attention."""
+    prefix = "flops_per_s_at_"
+    dims = sorted((float(key.removeprefix(prefix)), value) for key, value in fit.params.items() if key.startswith(prefix))
+    return Attention(
+        peak_flops_per_s=peak_flops_per_s,
+        head_dims=tuple(d for d, _ in dims),
+        flops_per_s=tuple(v for _, v in dims),
+        half_length=fit.params["half_length"],
+        half_rows=0.0,
+        rows_exponent=1.0,
+        bytes_per_s=math.inf,
+        fixed_s=fit.params["fixed_s"],
+    )
+
+
+def product_of(fit: Fit, dtype: str, peak_flops_per_s: float) -> Product:
+    """Return the constants that a fit gives to parlay.rates.kernels.Product."""
+    c = fit.params
+    return Product(
+        peak_flops_per_s=peak_flops_per_s,
+        flops_per_s=c["flops_per_s"],
+        bytes_per_s=c["bytes_per_s"],
+        exponent=c["exponent"],
+        fixed_s=c["fixed_s"],
+        element_bytes=ELEMENT_BYTES.get(dtype, 2.0),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scatter:
+    """Measured over formula time at scattered shapes: exact on a point, the mean of the nearest logs around it."""
+
+    logs: Array  # (points, axes) logarithms of the sizes
+    residuals: Array  # log(measured / formula)
+
+    def factor(self, *sizes: Array) -> Array:
+        """Return what to multiply the formula's seconds by; 1 far from every point."""
+        flat = np.stack([np.log(np.maximum(np.ravel(x), 1e-300)) for x in np.broadcast_arrays(*sizes)], axis=1)
+        shapes, back = np.unique(flat, axis=0, return_inverse=True)
+        apart = np.abs(shapes[:, None, :] - self.logs[None, :, :])
+        distance = np.sqrt((apart**2).sum(axis=2))
+        near = np.argsort(distance, axis=1)[:, :NEIGHBOURS]
+        rows = np.arange(len(shapes))[:, None]
+        d = distance[rows, near]
+        usable = apart.max(axis=2)[rows, near] <= MOST_DISTANCE
+        hit = d <= SAME_FILE * np.maximum(1.0, np.abs(shapes).max(axis=1, keepdims=True))
+        weight = np.where(usable, 1.0 / np.maximum(d, 1e-12) ** 2, 0.0)
+        weight = np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), weight)
+        total = weight.sum(axis=1)
+        mean = np.divide((weight * self.residuals[near]).sum(axis=1), total, out=np.zeros(len(shapes)), where=total > 0)
+        return real(np.exp(mean)[np.ravel(back)].reshape(np.broadcast_shapes(*(np.shape(x) for x in sizes))))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Products:
+    """Products of one dtype: a fitted curve and the measured points around which it is corrected."""
+
+    curve: Product
+    plain: Scatter
+    accumulated: Scatter | None
+
+    def seconds(self, m: Array, n: Array, k: Array, *, accumulate: bool) -> Array:
+        """Return the seconds of m x k by k x n."""
+        formula = self.curve.seconds(m, n, k, accumulate=accumulate)
+        scatter = self.accumulated if accumulate and self.accumulated is not None else self.plain
+        return real(formula * scatter.factor(m, n, k))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sweep:
+    """A collective's measured curve, with the fitted one beyond its range and a plateau that caps it."""
+
+    curve: Curve
+    fit: Fit | None
+    wire: float  # bytes on the wire by byte of the buffer
+
+    def seconds(self, nbytes: Array) -> Array:
+        """Return the seconds of buffers of `nbytes`."""
+        measured = self.curve.seconds(nbytes)
+        if self.fit is None:
+            return measured
+        c = self.fit.params
+        fitted = soft_maximum(c["alpha_s"], nbytes * self.wire / c["bytes_per_s"], c["exponent"])
+        if self.fit.plateau:
+            fitted = np.maximum(fitted, nbytes * self.wire / self.fit.plateau)
+        # Larger than measured: the curve's shape, continued from its last point, so that nothing jumps there.
+        last = self.curve.nbytes[-1]
+        at_last = float(soft_maximum(c["alpha_s"], last * self.wire / c["bytes_per_s"], c["exponent"]))
+        if self.fit.plateau:
+            at_last = max(at_last, last * self.wire / self.fit.plateau)
+        above = fitted * float(self.curve.time_s[-1]) / at_last
+        return real(np.where(nbytes > last, above, measured))
+
+
+Place = tuple[str, int, int]  # operation, ranks, ranks on each host
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CalibratedRates:
+    """Rates from a calibration file over a base; build it with `calibrated_rates`."""
+
+    name: str
+    base: Rates
+    products: Mapping[str, Products]
+    groups: Mapping[tuple[str, bool], tuple[GroupedProduct, Scatter]]
+    cores: Mapping[tuple[str, bool], tuple[Attention, Scatter]]
+    streams: Mapping[str, Curve]
+    sweeps: Mapping[Place, Sweep]
+    launch_s: float | None
+    about: Mapping[str, str]
+
+    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, accumulate: bool = False) -> Priced:
+        """Seconds of one m x k by k x n product."""
+        product = self.products.get(dtype)
+        if product is None:
+            return self.base.gemm(m, n, k, dtype, accumulate=accumulate)
+        M, N, K = np.broadcast_arrays(real(m), real(n), real(k))
+        return Priced(product.seconds(M, N, K, accumulate=accumulate), CALIBRATED)
+
+    def grouped_gemm(
+        self,
+        rows: ArrayLike,
+        groups: ArrayLike,
+        n: ArrayLike,
+        k: ArrayLike,
+        dtype: str,
+        *,
+        fused: bool = True,
+        weight_gradient: bool = False,
+    ) -> Priced:
+        """Seconds of `groups` products of rows/groups x k by k x n."""
+        found = self.groups.get((dtype, fused))
+        if found is None:
+            return self.base.grouped_gemm(rows, groups, n, k, dtype, fused=fused, weight_gradient=weight_gradient)
+        kernel, scatter = found
+        R, G, N, K = np.broadcast_arrays(real(rows), real(groups), real(n), real(k))
+        return Priced(real(kernel.seconds(R, G, N, K, weight_gradient=weight_gradient) * scatter.factor(R, G, N, K)), CALIBRATED)
+
+    def attention(
+        self,
+        queries: ArrayLike,
+        keys: ArrayLike,
+        heads: ArrayLike,
+        kv_heads: ArrayLike,
+        qk_dim: ArrayLike,
+        v_dim: ArrayLike,
+        *,
+        score_share: ArrayLike,
+        batch: ArrayLike = 1,
+        backward: bool = False,
+        dtype: str = "bf16",
+    ) -> Priced:
+        """Seconds of fused attention in one direction."""
+        found = self.cores.get((dtype, backward))
+        if found is None:
+            return self.base.attention(
+                queries, keys, heads, kv_heads, qk_dim, v_dim, score_share=score_share, batch=batch, backward=backward, dtype=dtype
+            )  # fmt: skip
+        kernel, scatter = found
+        shape = AttentionShape.of(queries, keys, heads, kv_heads, qk_dim, v_dim, score_share, batch)
+        return Priced(real(_core_seconds(kernel, shape, backward) * scatter.factor(*_core_axes(shape))), CALIBRATED)
+
+    def stream(self, nbytes: ArrayLike, kind: Stream) -> Priced:
+        """Seconds of a bandwidth-bound kernel that reads and writes `nbytes` in all."""
+        curve = self.streams.get(kind)
+        if curve is None:
+            return self.base.stream(nbytes, kind)
+        size = real(nbytes)
+        # Smaller than measured: the first point's time, shrunk no further than a launch allows.
+        return Priced(real(np.where(size > 0, curve.seconds(np.maximum(size, 1.0)), 0.0)), CALIBRATED)
+
+    def collective(self, op: Collective, nbytes: ArrayLike, group: Group) -> Priced:
+        """Seconds of a collective over `group`; the base where its size or place was not measured."""
+        n, local, S = np.broadcast_arrays(real(group.size), real(group.local), real(nbytes))
+        seconds, known = np.zeros(n.shape), np.asarray((n <= 1) | (S <= 0))
+        for size, place in {(float(a), float(b)) for a, b in zip(n.ravel(), local.ravel(), strict=True)}:
+            found = self._between(op, size, place)
+            if found is None or size <= 1:
+                continue
+            at = (n == size) & (local == place) & (S > 0)
+            low, high, share = found
+            logs = (1 - share) * np.log(low.seconds(S[at])) + share * np.log(high.seconds(S[at]))
+            seconds[at], known[at] = np.exp(logs), True
+        if known.all():
+            return Priced(real(seconds), CALIBRATED)
+        rest = self.base.collective(op, S, Group(n, local))
+        return Priced(real(np.where(known, seconds, rest.seconds)), rest.source)
+
+    def _between(self, op: str, size: float, local: float) -> tuple[Sweep, Sweep, float] | None:
+        """Return the measured group of that size and place, or the two around it of the same kind of place."""
+        exact = self.sweeps.get((op, int(size), int(local)))
+        if exact is not None and size == int(size):
+            return exact, exact, 0.0
+        kind = _kind(size, local)
+        sizes = sorted(n for o, n, own in self.sweeps if o == op and _kind(n, own) == kind and (kind != "mixed" or own == local))
+        below, above = [n for n in sizes if n < size], [n for n in sizes if n > size]
+        if not below or not above:
+            return None
+        low, high = below[-1], above[0]
+        share = math.log(size / low) / math.log(high / low)
+        own = {n: n if kind == "inside" else 1 if kind == "across" else int(local) for n in (low, high)}
+        return self.sweeps[op, low, own[low]], self.sweeps[op, high, own[high]], share
+
+    def host_copy(self, nbytes: ArrayLike) -> Priced:
+        """Seconds of a copy between one GPU and its host, one direction."""
+        curve = self.streams.get("host_copy")
+        if curve is None:
+            return self.base.host_copy(nbytes)
+        size = real(nbytes)
+        return Priced(real(np.where(size > 0, curve.seconds(np.maximum(size, 1.0)), 0.0)), CALIBRATED)
+
+    def launch(self) -> Priced:
+        """Seconds between two short kernels that the host launches one after the other."""
+        return self.base.launch() if self.launch_s is None else Priced(real(self.launch_s), CALIBRATED)
+
+    def describe(self) -> dict[str, str]:
+        """Return where each rate comes from: how many points, in which range, how far the curve lies from them."""
+        return {**self.base.describe(), **self.about}
+
+
+def _kind(size: float, local: float) -> str:
+    return "inside" if local >= size else "across" if local == 1 else "mixed"
+
+
+def _core_axes(shape: AttentionShape) -> tuple[Array, Array, Array]:
+    return shape.mean_dim, shape.length, shape.rows
+
+
+def _core_seconds(kernel: Attention, shape: AttentionShape, backward: bool) -> Array:
+    flops = shape.backward_flops if backward else shape.forward_flops
+    nbytes = (shape.backward_elements if backward else shape.forward_elements) * kernel.element_bytes
+    return kernel.seconds(flops, nbytes, shape.mean_dim, shape.length, shape.rows)
+
+
+def calibrated_rates(calibration: Calibration, cluster: Cluster, base: Rates) -> CalibratedRates:
+    """Return rates from a calibration over `base`.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        A file with its fits; without fits nothing but sweeps, streams and the launch gap is used [-].
+    cluster : Cluster
+        The cluster to price; its peaks bound every product [-].
+    base : Rates
+        What answers for work that the file does not know [-].
+
+    Returns
+    -------
+    CalibratedRates
+        Rates whose every answer says "calibrated" or the base's source [-].
+
+    Notes
+    -----
+    Medians are used: they are what a training step sees. Of two sweeps of one group the one with more groups at once
+    counts, because training uses all network ports at the same time.
+    """
+    fits = {f.target: f for f in calibration.fits}
+    peaks = {str(d): p.value for d, p in cluster.device.flops_per_s.items()}
+    products = _products(calibration.gemms, fits, peaks)
+    cores = _cores(calibration.attentions, fits, peaks)
+    streams = _streams(calibration.memory)
+    sweeps = _sweeps(calibration.links, fits)
+    return CalibratedRates(
+        name=f"calibrated:{calibration.id[:12] or calibration.device.name}",
+        base=base,
+        products=products,
+        groups=_groups(calibration.grouped, products),
+        cores=cores,
+        streams=streams,
+        sweeps=sweeps,
+        launch_s=calibration.launch_s.get("eager"),
+        about=_about(calibration, fits),
+    )
+
+
+def _products(gemms: Sequence[Gemm], fits: Mapping[str, Fit], peaks: Mapping[str, float]) -> dict[str, Products]:
+    out = {}
+    for dtype in dict.fromkeys(g.dtype for g in gemms):
+        fit = fits.get(f"gemm {dtype}")
+        if fit is None:
+            continue
+        curve = product_of(fit, dtype, max(peaks.get(dtype, math.inf), fit.plateau or 0.0))
+        own = [g for g in gemms if g.dtype == dtype]
+        plain, added = [g for g in own if not g.accumulate], [g for g in own if g.accumulate]
+        out[dtype] = Products(curve, _scatter(plain or added, curve), _scatter(added, curve) if added else None)
+    return out
+
+
+def _scatter(gemms: Sequence[Gemm], curve: Product) -> Scatter:
+    """Return the residuals of products, the mean where one shape was measured in several layouts."""
+    logs: dict[tuple[int, int, int], list[float]] = defaultdict(list)
+    for g in gemms:
+        formula = float(curve.seconds(g.m, g.n, g.k, accumulate=g.accumulate))
+        logs[g.m, g.n, g.k].append(math.log(g.seconds.median / formula))
+    return Scatter(np.log(np.array(list(logs), dtype=np.float64)), np.array([float(np.mean(v)) for v in logs.values()]))
+
+
+def _groups(
+    points: Sequence[GroupedGemm], products: Mapping[str, Products]
+) -> dict[tuple[str, bool], tuple[GroupedProduct, Scatter]]:
+    out = {}
+    for dtype, fused in dict.fromkeys((g.dtype, g.fused) for g in points):
+        if dtype not in products:
+            continue
+        kernel = GroupedProduct(products[dtype].curve, 1.0, 0.0, 0.0)
+        own = [g for g in points if (g.dtype, g.fused) == (dtype, fused)]
+        sizes = np.array([(g.rows, g.groups, g.n, g.k) for g in own], dtype=np.float64)
+        formula = kernel.seconds(*sizes.T)
+        measured = np.array([g.seconds.median for g in own])
+        out[dtype, fused] = (kernel, Scatter(np.log(sizes), np.log(measured / formula)))
+    return out
+
+
+def _cores(
+    points: Sequence[AttentionPoint], fits: Mapping[str, Fit], peaks: Mapping[str, float]
+) -> dict[tuple[str, bool], tuple[Attention, Scatter]]:
+    out = {}
+    for dtype, backward in dict.fromkeys((a.dtype, a.backward) for a in points):
+        fit = fits.get(f"attention {dtype} {'backward' if backward else 'forward'}")
+        if fit is None:
+            continue
+        kernel = attention_kernel(fit, max(peaks.get(dtype, math.inf), fit.plateau or 0.0))
+        own = [a for a in points if (a.dtype, a.backward) == (dtype, backward)]
+        shape = attention_shape(own)
+        residual = np.log(np.array([a.seconds.median for a in own]) / _core_seconds(kernel, shape, backward))
+        out[dtype, backward] = (kernel, Scatter(np.log(np.stack(_core_axes(shape), axis=1)), residual))
+    return out
+
+
+def _streams(points: Sequence[StreamPoint]) -> dict[str, Curve]:
+    """Return one curve a kind. Forward and backward of one size are one point: the planner asks for both, at one rate."""
+    out = {}
+    for kind in dict.fromkeys(p.op for p in points):
+        by_size: dict[float, list[StreamPoint]] = defaultdict(list)
+        forward = sorted((p for p in points if p.op == kind and p.direction != "backward"), key=lambda p: p.bytes)
+        backward = sorted((p for p in points if p.op == kind and p.direction == "backward"), key=lambda p: p.bytes)
+        paired = len(forward) == len(backward)
+        for i, p in enumerate(forward):
+            by_size[float(p.bytes)] += [p, backward[i]] if paired else [p]
+        sizes, seconds = [], []
+        for size in sorted(by_size):
+            both = by_size[size]
+            rate = sum(p.bytes for p in both) / sum(p.seconds.median for p in both)
+            sizes.append(size)
+            seconds.append(size / rate)
+        if len(sizes) == 1:  # one point: its own rate at every size
+            sizes, seconds = [sizes[0], sizes[0] * 2], [seconds[0], seconds[0] * 2]
+        if sizes:
+            out[kind] = Curve(np.array(sizes), np.array(seconds))
+    return out
+
+
+def _sweeps(links: Sequence[Link], fits: Mapping[str, Fit]) -> dict[Place, Sweep]:
+    out: dict[Place, tuple[int, Sweep]] = {}
+    for link in links:
+        points = sorted(link.points, key=lambda p: p.bytes)
+        if len(points) < 2:
+            continue
+        curve = Curve(np.array([float(p.bytes) for p in points]), np.array([p.seconds.median for p in points]))
+        place = (link.op, link.n, link.local)
+        if place not in out or link.groups_active > out[place][0]:
+            out[place] = (link.groups_active, Sweep(curve, fits.get(link_key(link)), float(wire_factor(link.op, link.n))))
+    return {place: sweep for place, (_, sweep) in out.items()}
+
+
+def _about(c: Calibration, fits: Mapping[str, Fit]) -> dict[str, str]:
+    when = f"measured {c.created[:10]} on {c.device.name}" if c.provenance == "measured" else f"imported, {c.device.name}"
+
+    def line(count: int, fit: Fit | None) -> str:
+        off = (
+            f"; curve off by {fit.residual['median_pct']:.1f} % median, {fit.residual['max_pct']:.0f} % max in sample"
+            if fit
+            else ""
+        )
+        return f"calibrated: {count} points {when}; exact at a point, interpolated between, fitted beyond{off}"
+
+    out = {}
+    for dtype in dict.fromkeys(g.dtype for g in c.gemms):
+        key = "gemm" if dtype == "bf16" else f"gemm {dtype}"
+        out[key] = line(sum(g.dtype == dtype for g in c.gemms), fits.get(f"gemm {dtype}"))
+    for backward in (False, True):
+        own = [a for a in c.attentions if a.backward == backward]
+        if own:
+            name = "attention backward" if backward else "attention"
+            out[name] = line(len(own), fits.get(f"attention {own[0].dtype} {'backward' if backward else 'forward'}"))
+    if c.grouped:
+        out["grouped_gemm"] = line(len(c.grouped), None)
+    if c.memory:
+        kinds = ", ".join(dict.fromkeys(s.op for s in c.memory))
+        out["stream"] = f"calibrated: {len(c.memory)} points {when} ({kinds}); other kinds from the base"
+    if c.links:
+        held = ", ".join(f"{x.op} over {x.n} ({x.local} a host)" for x in c.links)
+        out["collective"] = f"calibrated: {when}: {held}; other groups from the base"
+    if c.launch_s.get("eager") is not None:
+        out["launch"] = f"calibrated: {when}"
+    return out
