@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from parlay.formulas import in_flight as flight
 from parlay.formulas import pipeline
 from parlay.schedules import Costs, build, simulate
 from parlay.schedules.memory import held
@@ -59,7 +60,7 @@ CLOSED_FORMS = {
     "interleaved_bubble_s": lambda p, f, b, w, m: pipeline.interleaved_bubble_s(p, 2, f, b),
     "zb_h1_bubble_s": lambda p, f, b, w, m: pipeline.zb_h1_bubble_s(p, f, b, w),
     "dualpipe_bubble_s": lambda p, f, b, w, m: pipeline.dualpipe_bubble_s(p, f, b, w),
-    "one_f_one_b_in_flight": lambda p, f, b, w, m: pipeline.one_f_one_b_in_flight(p, 0, m),
+    "one_f_one_b_in_flight": lambda p, f, b, w, m: flight.one_f_one_b_in_flight(p, 0, m),
 }
 
 

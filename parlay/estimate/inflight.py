@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parlay.formulas import pipeline
+from parlay.formulas import in_flight as flight
 from parlay.layouts.vocabulary import SCHEDULES
 
 Array = NDArray[np.float64]
@@ -27,15 +27,15 @@ def in_flight(schedule: ArrayLike, stages: ArrayLike, virtual: ArrayLike, micro_
 
 def _of(name: str, p: Array, v: Array, m: Array, r: Array) -> Array:
     if name in ("gpipe", "bfs"):
-        found = pipeline.gpipe_in_flight(m)
+        found = flight.gpipe_in_flight(m)
     elif name == "interleaved":
-        found = pipeline.interleaved_in_flight_chunks(p, r, v, m) / v
+        found = flight.interleaved_in_flight_chunks(p, r, v, m) / v
     elif name == "zb-h2":
-        found = pipeline.zb_h2_in_flight(p, r, m)
+        found = flight.zb_h2_in_flight(p, r, m)
     elif name in ("zb-v", "dualpipev"):
-        found = pipeline.zb_v_in_flight(p, m) if name == "zb-v" else pipeline.dualpipe_in_flight(2 * p, 2 * m) / 2
+        found = flight.zb_v_in_flight(p, m) if name == "zb-v" else flight.dualpipe_in_flight(2 * p, 2 * m) / 2
     elif name == "dualpipe":
-        found = pipeline.dualpipe_in_flight(p, m) / 2
+        found = flight.dualpipe_in_flight(p, m) / 2
     else:  # 1f1b and zb-h1
-        found = pipeline.one_f_one_b_in_flight(p, r, m)
+        found = flight.one_f_one_b_in_flight(p, r, m)
     return np.asarray(found, dtype=np.float64)

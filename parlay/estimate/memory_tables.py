@@ -13,7 +13,7 @@ from parlay.estimate.memory_moments import LayerMemory, layer_memory
 from parlay.estimate.memory_weights import Matrix, distinct_elements, matrices
 from parlay.estimate.shard import Shard
 from parlay.estimate.stages import Stages
-from parlay.formulas import logits
+from parlay.formulas.parameters import padded_vocabulary
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec, MoeMlp
 
@@ -57,7 +57,7 @@ def build(model: ModelSpec, workload: Workload, settings: Settings, shard: Shard
     kinds = [name for name in model.kinds if name in used]
     layers = {k: layer_memory(model.kinds[k], model, workload, settings, shard) for k in kinds}
     weights = {k: matrices(model.kinds[k], model.hidden, shard) for k in kinds}
-    vocab = np.asarray(logits.padded_vocabulary(model.vocab, multiple=settings.vocab_multiple, tensor=shard.tp))
+    vocab = np.asarray(padded_vocabulary(model.vocab, settings.vocab_multiple, shard.tp))
     codes, pattern = _patterns(model, kinds, stages)
     width = max(len(codes), 1)
     tables = {name: np.zeros((len(shard.tp), width)) for name in ("forward", "backward", "cached", "unit", "matrix")}

@@ -6,54 +6,10 @@ Symbols: n tokens of the micro-batch on the GPU [token] · V padded vocabulary [
 
 from __future__ import annotations
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from parlay.formulas import _check
 from parlay.formulas._check import Real
-
-
-def padded_vocabulary(vocab: ArrayLike, *, multiple: ArrayLike = 128, tensor: ArrayLike = 1) -> Real:
-    r"""Return the vocabulary rounded up so that each tensor-parallel rank holds a multiple of `multiple` rows.
-
-    $$ V_p = \left\lceil \frac{V}{\mu t} \right\rceil \mu t $$
-
-    Parameters
-    ----------
-    vocab : array_like
-        Token ids the tokenizer can produce. [-]
-    multiple : array_like, default 128
-        Rows per rank are a multiple of this; 1 = no padding beyond divisibility. [-]
-    tensor : array_like, default 1
-        Tensor-parallel degree. [-]
-
-    Returns
-    -------
-    float or ndarray
-        Rows of the embedding table. [-]
-
-    Raises
-    ------
-    FormulaDomainError
-        If `multiple` or `tensor` < 1 or not whole.
-
-    Notes
-    -----
-    The added rows are real parameters with gradients and optimizer state.
-
-    Examples
-    --------
-    >>> padded_vocabulary(128256, tensor=[1, 8])
-    array([128256., 129024.])
-
-    References
-    ----------
-    .. [1] Megatron-LM d98e8a64, megatron/training/arguments.py, `--make-vocab-size-divisible-by` (128).
-    """
-    V = _check.real("vocab", vocab, low=0)
-    m = _check.whole("multiple", multiple, low=1)
-    t = _check.whole("tensor", tensor, low=1)
-    return np.ceil(V / (m * t)) * (m * t)
 
 
 def logits_held(

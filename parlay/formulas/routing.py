@@ -43,7 +43,9 @@ def nodes_reached(nodes: ArrayLike, experts_per_node: ArrayLike, top_k: ArrayLik
 
     Notes
     -----
-    Uniform routing without repetition; K above l P counts as l P, l above M as M.
+    Uniform routing without repetition; K above l P counts as l P, l above M as M. The l nodes are drawn blindly: a
+    router that keeps the nodes of its best experts, as DeepSeek-V3's does, leaves a kept node out less often (3.97 of
+    4 nodes for random scores).
 
     Examples
     --------

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from parlay.formulas import logits
 from parlay.formulas._check import FormulaDomainError
+from parlay.formulas.parameters import padded_vocabulary
 
 
 @pytest.mark.parametrize(
@@ -13,13 +14,13 @@ from parlay.formulas._check import FormulaDomainError
     [(50257, 1, 50304), (50257, 2, 50432), (131073, 4, 131584), (128257, 1, 128384), (129281, 1, 129408)],
 )
 def test_padding_as_megatron_prints_it(vocab, tensor, padded):
-    assert logits.padded_vocabulary(vocab, tensor=tensor) == padded
+    assert padded_vocabulary(vocab, tensor_parallel=tensor) == padded
 
 
 @settings(max_examples=50)
 @given(v=st.integers(1, 300_000), m=st.sampled_from([1, 64, 128]), t=st.sampled_from([1, 2, 8]))
 def test_padding_is_the_smallest_multiple(v, m, t):
-    p = logits.padded_vocabulary(v, multiple=m, tensor=t)
+    p = padded_vocabulary(v, multiple=m, tensor_parallel=t)
     assert p % (m * t) == 0
     assert 0 <= p - v < m * t
 
@@ -43,8 +44,8 @@ def test_the_gradient_has_its_shard_beside_it_with_sequence_parallelism_only():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: logits.padded_vocabulary(1, multiple=1.5), "`multiple` must be a whole number"),
-        (lambda: logits.padded_vocabulary(1, tensor=0), "`tensor`"),
+        (lambda: padded_vocabulary(1, multiple=1.5), "`multiple` must be a whole number"),
+        (lambda: padded_vocabulary(1, tensor_parallel=0), "`tensor_parallel`"),
         (lambda: logits.logits_held(1, 1, 1, chunks=0), "`chunks`"),
         (lambda: logits.output_layer_gradient(1, -1), "`hidden`"),
     ],

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.formulas import in_flight as flight
 from parlay.formulas import pipeline
 from parlay.formulas._check import FormulaDomainError
 
@@ -130,13 +131,13 @@ def test_zb_h1_idles_as_the_form_says(p, more, f, b, w):  # b and w are the two 
 @given(p=stages, m=st.integers(1, 16), v=st.integers(1, 4))
 def test_micro_batches_in_flight(p, m, v):
     for r in range(p):
-        assert in_flight(gpipe(p, m)[r]) == pipeline.gpipe_in_flight(m)
-        assert in_flight(one_f_one_b(p, m)[r]) == pipeline.one_f_one_b_in_flight(p, r, m)
-        assert in_flight(zb_h1(p, m)[r]) == pipeline.one_f_one_b_in_flight(p, r, m)
+        assert in_flight(gpipe(p, m)[r]) == flight.gpipe_in_flight(m)
+        assert in_flight(one_f_one_b(p, m)[r]) == flight.one_f_one_b_in_flight(p, r, m)
+        assert in_flight(zb_h1(p, m)[r]) == flight.one_f_one_b_in_flight(p, r, m)
         twice = one_f_one_b(p, m, warmup=lambda r: 2 * (p - r) - 2)
-        assert in_flight(twice[r]) == pipeline.zb_h2_in_flight(p, r, m)
+        assert in_flight(twice[r]) == flight.zb_h2_in_flight(p, r, m)
         chunks = in_flight(interleaved(p, m * p, v)[r])
-        assert chunks == pipeline.interleaved_in_flight_chunks(p, r, v, m * p)
+        assert chunks == flight.interleaved_in_flight_chunks(p, r, v, m * p)
 
 
 # arXiv:2401.10241, Table 1, with forward, input gradient and weight gradient of one unit each: (p - 1) times 3, 1 and 0.
@@ -161,8 +162,8 @@ def test_zb_h2_is_what_the_paper_prints_where_weight_gradients_are_short(p, f, b
 def test_bubbles_of_the_dualpipe_readme():  # (PP/2 - 1)(F&B + B - 3W) with F&B = F + B, PP + 1 activations
     f, b, w, p = 2.0, 4.0, 2.0, 8
     assert pipeline.dualpipe_bubble_s(p, f, b, w) == (p / 2 - 1) * ((f + b) + b - 3 * w)
-    assert pipeline.dualpipe_in_flight(p, 64) == p + 1
-    assert pipeline.dualpipe_in_flight(p, 3) == 3
+    assert flight.dualpipe_in_flight(p, 64) == p + 1
+    assert flight.dualpipe_in_flight(p, 3) == 3
 
 
 @pytest.mark.parametrize(
@@ -180,8 +181,8 @@ def test_dualpipe_with_unequal_parts(p, f, b, w, idle):
 
 
 def test_warm_up_of_megatron():  # p = 4, v = 8: 34 chunks ahead on the first rank
-    assert pipeline.interleaved_in_flight_chunks(4, 0, 8, 64) == 34 + 1
-    assert pipeline.zb_v_in_flight(8, 64) == 8
+    assert flight.interleaved_in_flight_chunks(4, 0, 8, 64) == 34 + 1
+    assert flight.zb_v_in_flight(8, 64) == 8
 
 
 def test_the_idle_share_of_gpipe():  # arXiv:1811.06965, section 2.3: (K-1)/(M+K-1)

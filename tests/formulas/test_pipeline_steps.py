@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parlay.formulas import in_flight as flight
 from parlay.formulas import pipeline, pipeline_steps
 
 few = settings(max_examples=60, deadline=None)
@@ -88,7 +89,7 @@ def test_groups_of_megatrons_size():
 @given(p=st.integers(1, 16), v=st.integers(1, 8), m=st.integers(1, 64), data=st.data())
 def test_the_default_group_is_the_number_of_stages(p, v, m, data):
     r = data.draw(st.integers(0, p - 1))
-    whole = pipeline.interleaved_in_flight_chunks(p, r, v, m)
+    whole = flight.interleaved_in_flight_chunks(p, r, v, m)
     assert pipeline_steps.interleaved_group_in_flight_chunks(p, r, v, p, m) == whole
 
 
@@ -113,7 +114,7 @@ def test_versions_equal_those_of_a_stage_that_stashes_them():
 def test_eight_stages():
     assert pipeline_steps.pipedream_weight_versions(8, 0) == 8
     assert pipeline_steps.double_buffered_weight_versions(8) == 2
-    assert pipeline.one_f_one_b_in_flight(8, 0, 64) == 8  # synchronous: one version
+    assert flight.one_f_one_b_in_flight(8, 0, 64) == 8  # synchronous: one version
 
 
 def test_gpipe_of_llama_3_8b():

@@ -1,6 +1,7 @@
 """The registry finds every formula and refuses one whose docstring does not explain it."""
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,13 @@ def test_an_unknown_name_suggests_the_nearest():
     assert "matmul_flops" in (error.value.hint or "")
 
 
-def test_a_short_name_of_two_files_asks_which():
+def test_a_short_name_of_two_files_asks_which(monkeypatch):
+    one = registry.find_formula("logits.logits_held")
+    two = dataclasses.replace(one, name="serving.logits_held")
+    monkeypatch.setattr(registry, "formulas", lambda: {one.name: one, two.name: two})
     with pytest.raises(UnknownNameError) as error:
-        registry.find_formula("padded_vocabulary")
-    assert "logits.padded_vocabulary" in (error.value.hint or "")
+        registry.find_formula("logits_held")
+    assert "logits.logits_held or serving.logits_held" in (error.value.hint or "")
 
 
 GOOD = r"""Return twice the bytes.

@@ -6,6 +6,7 @@ Times are small whole numbers or binary fractions, so sums are exact and equalit
 import numpy as np
 import pytest
 
+from parlay.formulas import in_flight as flight
 from parlay.formulas import pipeline
 from parlay.schedules import Costs, build, simulate
 from parlay.schedules.memory import held
@@ -105,24 +106,24 @@ def test_dualpipe_v_is_dualpipe_of_twice_the_stages(p):
 def test_in_flight(p):
     stage = np.arange(p)
     for m in counts(p):
-        assert (held(build("1f1b", p, m)).peak == pipeline.one_f_one_b_in_flight(p, stage, m)).all()
-        assert (held(build("gpipe", p, m)).peak == pipeline.gpipe_in_flight(m)).all()
-        assert (held(build("zb-h1", p, m), weight_share=0).peak == pipeline.one_f_one_b_in_flight(p, stage, m)).all()
-        assert (held(build("zb-h2", p, m), weight_share=0).peak == pipeline.zb_h2_in_flight(p, stage, m)).all()
+        assert (held(build("1f1b", p, m)).peak == flight.one_f_one_b_in_flight(p, stage, m)).all()
+        assert (held(build("gpipe", p, m)).peak == flight.gpipe_in_flight(m)).all()
+        assert (held(build("zb-h1", p, m), weight_share=0).peak == flight.one_f_one_b_in_flight(p, stage, m)).all()
+        assert (held(build("zb-h2", p, m), weight_share=0).peak == flight.zb_h2_in_flight(p, stage, m)).all()
         v = held(build("zb-v", p, m)).peak
-        assert v.max() == 2 * pipeline.zb_v_in_flight(p, m)
+        assert v.max() == 2 * flight.zb_v_in_flight(p, m)
         assert m < 2 * p - 1 or (v == 2 * p).all()
     for m in (2 * p, 8 * p):
-        assert (held(build("dualpipev", p, m)).peak == np.minimum(2 * m, pipeline.dualpipe_in_flight(2 * p, 2 * m))).all()
+        assert (held(build("dualpipev", p, m)).peak == np.minimum(2 * m, flight.dualpipe_in_flight(2 * p, 2 * m))).all()
         if p % 2 == 0:
-            assert (held(build("dualpipe", p, m)).peak == pipeline.dualpipe_in_flight(p, m)).all()
+            assert (held(build("dualpipe", p, m)).peak == flight.dualpipe_in_flight(p, m)).all()
 
 
 @pytest.mark.parametrize("v", [1, 2, 3, 8])
 @pytest.mark.parametrize("p", [1, 2, 5, 16])
 def test_chunks_in_flight(p, v):
     for m in (p, 2 * p, 8 * p):
-        want = pipeline.interleaved_in_flight_chunks(p, np.arange(p), v, m)
+        want = flight.interleaved_in_flight_chunks(p, np.arange(p), v, m)
         assert (held(build("interleaved", p, m, virtual=v)).peak == want).all()
         assert (held(build("bfs", p, m, virtual=v)).peak == m * v).all()
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.formulas import activations, flops, pipeline_steps
+from parlay.formulas import in_flight as flight
 from parlay.formulas import pipeline as formulas
 from parlay.simulate import pipeline, tape
 from parlay.simulate.world import World
@@ -44,7 +45,7 @@ times = {"forward_s": st.sampled_from([1.0, 1.5]), "backward_s": st.sampled_from
 @given(p=st.integers(1, 5), m=st.integers(1, 7), schedule=st.sampled_from(["gpipe", "1f1b"]), seed=st.integers(0, 99), **times)
 def test_gpipe_and_1f1b(p, m, schedule, seed, forward_s, backward_s):
     ledger, result = run(p, m, schedule, seed=seed, forward_s=forward_s, backward_s=backward_s)
-    held = {"gpipe": np.full(p, formulas.gpipe_in_flight(m)), "1f1b": formulas.one_f_one_b_in_flight(p, np.arange(p), m)}
+    held = {"gpipe": np.full(p, flight.gpipe_in_flight(m)), "1f1b": flight.one_f_one_b_in_flight(p, np.arange(p), m)}
     assert result.peak_in_flight == held[schedule].tolist()
     assert result.idle_s() == pytest.approx([formulas.one_f_one_b_bubble_s(p, forward_s, backward_s)] * p)
     shares = [idle / result.step_s for idle in result.idle_s()]
@@ -60,7 +61,7 @@ def test_gpipe_and_1f1b(p, m, schedule, seed, forward_s, backward_s):
 def test_interleaved(p, groups, v, forward_s, backward_s):
     m = groups * p
     ledger, result = run(p, m, "interleaved", v, forward_s=forward_s, backward_s=backward_s)
-    assert result.peak_in_flight == formulas.interleaved_in_flight_chunks(p, np.arange(p), v, m).tolist()
+    assert result.peak_in_flight == flight.interleaved_in_flight_chunks(p, np.arange(p), v, m).tolist()
     assert result.idle_s() == pytest.approx([formulas.interleaved_bubble_s(p, v, forward_s, backward_s)] * p)
     assert [idle / result.step_s for idle in result.idle_s()] == pytest.approx([pipeline_steps.bubble_share(p, m, v)] * p)
     block = 2 * 3 * 8
