@@ -30,7 +30,7 @@ def cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus:
 def _fits(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> bool:
     question = Question(model, cluster, workload, gpus)
     held = (price_memory(model, cluster, workload, x) for x in layouts_of(question, space, Counted()))
-    return any((m.peak <= m.limit_bytes).any() for m in held)
+    return any((m.peak <= m.limit_bytes - space.asked.headroom_bytes).any() for m in held)
 
 
 def _choice(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, small: Space) -> str | None:

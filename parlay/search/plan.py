@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
+from parlay.estimate.shard import distinct
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
@@ -18,13 +19,13 @@ from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
 from parlay.search.levers import cheapest_lever
+from parlay.search.sensitivity import Change, Sensitivity, most_helpful, sensitivities
 from parlay.search.space import Counted, Space, join, layouts_of
 
 Array = NDArray[np.float64]
-Progress = Callable[[int, float], None]  # layouts priced so far, best step seconds
+Progress = Callable[[int, float | None, float], None]  # layouts priced so far, best step seconds, share of grids done
 
 TIE = 0.005  # of a step: layouts closer than this are a tie
-KEPT = 4096  # best rows carried from chunk to chunk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class PlanRow:
     estimate: Estimate
     limited_by: str
     why_not_first: str
+    help: Change | None = None  # the single change that saves most; looked for only where asked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Plan:
     nearest_miss: Miss | None
     cheapest_lever: str | None
     elapsed_s: float
+    asked: tuple[str, ...] = ()  # constraints beside the rules, in words
+    headroom_bytes: float = 0.0  # kept free, already taken from memory_limit_bytes
+    explained: bool = False
+    sensitivities: tuple[Sensitivity, ...] = ()  # of the first row
+    interrupted: bool = False  # the search was stopped; the rows are the best so far
 
 
 def plan(
@@ -86,17 +93,26 @@ def plan(
     space: Space | None = None,
     rates: Rates | None = None,
     progress: Progress | None = None,
+    explain: bool = False,
 ) -> Plan:
-    """Return the best layouts of `model` on `gpus` GPUs of `cluster`, at most `top` that differ in their grid."""
+    """Return the best layouts of `model` on `gpus` GPUs of `cluster`, at most `top` that differ in their grid.
+
+    With `explain` every row carries the change that would help most, and the plan what faster hardware would bring to
+    the first. A KeyboardInterrupt ends the search with the best so far, if there is any.
+    """
     start = time.perf_counter()
     peak_flops(cluster, workload)  # refuse a precision that the device does not have before pricing anything
     workload = with_overlap(workload)
     space = space or default_space(workload)
     rates = rates or rates_for(cluster)
-    found = _search(model, cluster, workload, gpus, space, rates, progress)
+    found = _search(model, cluster, workload, gpus, space, rates, progress, top)
     rows = _rows(model, cluster, workload, found, rates, top)
+    if explain:
+        rows = tuple(
+            dataclasses.replace(r, help=most_helpful(r.estimate, rates, headroom_bytes=space.asked.headroom_bytes)) for r in rows
+        )
     lever = None
-    if not found.fitting and found.nearest is not None:
+    if not found.fitting and found.nearest is not None and not found.interrupted:
         lever = cheapest_lever(model, cluster, workload, gpus, space)
     return Plan(
         model=model,
@@ -110,10 +126,15 @@ def plan(
         considered=found.counted.considered,
         priced=found.priced,
         fitting=found.fitting,
-        memory_limit_bytes=float(cluster.device.memory.allocatable.value),
-        nearest_miss=_miss(model, cluster, workload, found, rates) if not found.fitting else None,
+        memory_limit_bytes=float(cluster.device.memory.allocatable.value) - space.asked.headroom_bytes,
+        nearest_miss=_miss(model, cluster, workload, found, rates, space.asked.headroom_bytes) if not found.fitting else None,
         cheapest_lever=lever,
         elapsed_s=time.perf_counter() - start,
+        asked=tuple(space.asked.words()),
+        headroom_bytes=space.asked.headroom_bytes,
+        explained=explain,
+        sensitivities=sensitivities(rows[0].estimate, rates) if explain and rows else (),
+        interrupted=found.interrupted,
     )
 
 
@@ -134,18 +155,37 @@ def default_space(workload: Workload) -> Space:
     return Space(tp_overlap=(True,), ep_overlap=(False, True))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kept:
+    """Some layouts with their step [s] and peak memory [B]."""
+
+    layouts: Layouts
+    step: Array
+    peak: Array
+
+    def take(self, index: NDArray[np.int64]) -> _Kept:
+        return _Kept(self.layouts.take(index), self.step[index], self.peak[index])
+
+    def and_(self, other: _Kept | None) -> _Kept:
+        if other is None:
+            return self
+        return _Kept(
+            join([other.layouts, self.layouts]),
+            np.concatenate([other.step, self.step]),
+            np.concatenate([other.peak, self.peak]),
+        )
+
+
 @dataclasses.dataclass
 class _Found:
-    """What a search carries from chunk to chunk."""
+    """What a search carries from chunk to chunk; `kept` is set at once, so an interrupt leaves it whole."""
 
     counted: Counted
-    best: Layouts | None = None
-    step: Array = dataclasses.field(default_factory=lambda: np.empty(0))
-    peak: Array = dataclasses.field(default_factory=lambda: np.empty(0))
-    front: list[tuple[float, float, Layout]] = dataclasses.field(default_factory=list)
+    kept: tuple[_Kept, _Kept] | None = None  # the best rows, and the front of time and memory
     nearest: tuple[float, Layout] | None = None
     priced: int = 0
     fitting: int = 0
+    interrupted: bool = False
 
 
 def _search(
@@ -156,60 +196,82 @@ def _search(
     space: Space,
     rates: Rates,
     progress: Progress | None = None,
+    top: int = 5,
 ) -> _Found:
     """Price all layouts of `space`; memory for all, time for those that fit."""
     found = _Found(Counted())
     question = Question(model, cluster, workload, gpus)
-    for layouts in layouts_of(question, space, found.counted):
-        held = price_memory(model, cluster, workload, layouts)
-        fits = held.peak <= held.limit_bytes
-        found.counted.reject("memory", int((~fits).sum()))
-        found.priced += len(layouts)
-        if not fits.any():
-            worst = int(np.argmin(held.peak))
-            peak = float(held.peak[worst])
-            if found.nearest is None or peak < found.nearest[0]:
-                found.nearest = (peak, layouts.one(worst))
-            continue
-        fitting = layouts.take(fits)
-        found.fitting += len(fitting)
-        _merge(found, fitting, price_time(model, cluster, workload, fitting, rates).step, held.peak[fits])
-        if progress:
-            progress(found.priced, float(found.step[0]))
+    try:
+        for layouts in layouts_of(question, space, found.counted):
+            held = price_memory(model, cluster, workload, layouts)
+            fits = held.peak <= held.limit_bytes - space.asked.headroom_bytes
+            if fits.any():
+                fitting = layouts.take(fits)
+                step = price_time(model, cluster, workload, fitting, rates).step
+                found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top)
+            else:
+                _nearer(found, layouts, held.peak)
+            found.counted.reject("memory", int((~fits).sum()))
+            found.priced += len(layouts)
+            found.fitting += int(fits.sum())
+            if progress:
+                progress(found.priced, float(found.kept[0].step[0]) if found.kept else None, found.counted.share)
+    except KeyboardInterrupt:
+        if found.kept is None:
+            raise
+        found.interrupted = True
     return found
 
 
-def _merge(found: _Found, layouts: Layouts, step: Array, peak: Array) -> None:
-    """Keep the best KEPT rows, and the rows on the front of (time, memory)."""
-    both = layouts if found.best is None else join([found.best, layouts])
-    steps, peaks = np.concatenate([found.step, step]), np.concatenate([found.peak, peak])
-    order = np.lexsort((peaks, steps))
-    lowest = np.minimum.accumulate(peaks[order])
-    on_front = np.concatenate([[True], peaks[order][1:] < lowest[:-1]])
-    ahead = [(float(steps[i]), float(peaks[i]), both.one(int(i))) for i in order[on_front]]
-    found.front = _non_dominated([*found.front, *ahead])
-    order = order[:KEPT]
-    found.best, found.step, found.peak = both.take(order), steps[order], peaks[order]
+def _nearer(found: _Found, layouts: Layouts, peak: Array) -> None:
+    """Remember the layout that comes nearest to fitting."""
+    least = int(np.argmin(peak))
+    if found.nearest is None or peak[least] < found.nearest[0]:
+        found.nearest = (float(peak[least]), layouts.one(least))
 
 
-def _non_dominated(points: list[tuple[float, float, Layout]]) -> list[tuple[float, float, Layout]]:
-    kept: list[tuple[float, float, Layout]] = []
-    for point in sorted(points, key=lambda p: (p[0], p[1])):
-        if not kept or point[1] < kept[-1][1]:
-            kept.append(point)
-    return kept
+def _merged(kept: tuple[_Kept, _Kept] | None, more: _Kept, top: int) -> tuple[_Kept, _Kept]:
+    """Return the best rows and the front of what was kept and `more` together."""
+    best, front = kept or (None, None)
+    return _best(more.and_(best), top), _front(more.and_(front))
+
+
+def _best(rows: _Kept, top: int) -> _Kept:
+    """Return the rows that can still be shown, fastest first: those of the `top` fastest grids within TIE of their grid's best.
+
+    Nothing that is dropped can come back: more rows make a grid's best only faster, and a grid that `top` others beat
+    stays beaten.
+    """
+    x = rows.layouts
+    _, grid = distinct([np.asarray(a) for a in (x.tp, x.cp, x.pp, x.dp, x.ep, x.etp, x.zero)])
+    fastest = np.full(int(grid.max()) + 1, np.inf)
+    np.minimum.at(fastest, grid, rows.step)
+    limit = np.sort(fastest)[min(top, len(fastest)) - 1]
+    near = np.flatnonzero((fastest[grid] <= limit) & (rows.step <= fastest[grid] * (1 + TIE)))
+    return rows.take(near[np.lexsort((rows.peak[near], rows.step[near]))])
+
+
+def _front(rows: _Kept) -> _Kept:
+    """Return the rows that no other row beats in both time and memory, fastest first."""
+    order = np.lexsort((rows.peak, rows.step))
+    peaks = rows.peak[order]
+    lowest = np.minimum.accumulate(peaks)
+    return rows.take(order[np.concatenate([[True], peaks[1:] < lowest[:-1]])])
 
 
 def _pareto(found: _Found) -> tuple[Point, ...]:
-    return tuple(Point(layout, step, peak) for step, peak, layout in found.front)
+    if found.kept is None:
+        return ()
+    front = found.kept[1]
+    return tuple(Point(front.layouts.one(i), float(front.step[i]), float(front.peak[i])) for i in range(len(front.step)))
 
 
 def _rows(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found, rates: Rates, top: int) -> tuple[PlanRow, ...]:
     """Return the best layout of each of the `top` best grids, with the reasons."""
-    if found.best is None:
+    if found.kept is None:
         return ()
-    b = found.best
-    chosen = [b.one(i) for i in _simplest_of_ties(b, found.step, top)]
+    best = found.kept[0]
+    chosen = [best.layouts.one(i) for i in _simplest_of_ties(best.layouts, best.step, top)]
     estimates = [estimate(model, cluster, workload, layout, rates=rates) for layout in chosen]
     estimates.sort(key=lambda e: e.step_s)
     first = estimates[0]
@@ -262,10 +324,10 @@ def why_slower(e: Estimate, first: Estimate) -> str:
     return f"{lost / first.step_s:+.1%} step time: " + ", ".join(words or ["many small terms"])
 
 
-def _miss(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found, rates: Rates) -> Miss | None:
+def _miss(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found, rates: Rates, headroom: float) -> Miss | None:
     if found.nearest is None:
         return None
     peak, layout = found.nearest
     e = estimate(model, cluster, workload, layout, rates=rates)
     leaves = sorted((t for t in e.memory[e.worst_stage].walk() if not t.parts), key=lambda t: -t.value)
-    return Miss(layout, peak, peak - e.memory_limit_bytes, tuple((t.label, t.value) for t in leaves[:3]))
+    return Miss(layout, peak, peak + headroom - e.memory_limit_bytes, tuple((t.label, t.value) for t in leaves[:3]))

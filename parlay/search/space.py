@@ -61,6 +61,7 @@ class Counted:
 
     considered: int = 0
     rejected: dict[str, int] = dataclasses.field(default_factory=dict)
+    share: float = 0.0  # of the grids that keep the rules, how many are done
 
     def reject(self, reason: str, count: int) -> None:
         """Add `count` rejected layouts to `reason`."""
@@ -88,13 +89,16 @@ def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int
     """Yield the layouts of `space` that keep every rule, about `chunk` rows at a time: small enough for the cache."""
     batch: list[Layouts] = []
     held = 0
-    for row in _reasonable(question, grids(question, space), counted):
+    rows = list(_reasonable(question, grids(question, space), counted))
+    for done, row in enumerate(rows):
         block = _expand(question, space, row)
         batch.append(block)
         held += len(block)
         if held >= chunk:
+            counted.share = (done + 1) / len(rows)
             yield from _kept(batch, question, counted)
             batch, held = [], 0
+    counted.share = 1.0
     yield from _kept(batch, question, counted)
 
 
