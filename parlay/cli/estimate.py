@@ -17,7 +17,8 @@ Recompute = Annotated[
 
 
 def estimate(
-    model: flags.Model,
+    model: flags.ModelOrNone = None,
+    source: flags.From = None,
     on: flags.On = None,
     gpus: flags.Gpus = None,
     layout: Layout = None,
@@ -36,16 +37,24 @@ def estimate(
 ) -> None:
     """Price one layout: memory by stage, time term by term.
 
-    The layout may also stand in a run file's [layout] section. Exit 1 if it does not fit.
+    The layout may also stand in a run file's [layout] section, or in a framework's own configuration (--from). Exit 1 if it
+    does not fit.
 
     Example: parlay estimate llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --seq-len 8192 --global-batch 512
     """
+    flags.need_model(model, source, "estimate")
+
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
     extra: dict[str, Any] = {"zero": zero, "recompute": recompute}
-    q = ask(model, on=on, gpus=gpus, layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd)
+    q = ask(
+        model, on=on, gpus=gpus, layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
+        source=source,
+    )  # fmt: skip
+    say_notes(q.imported)
     if q.layout is None:
         raise UsageError(
             "no layout given", where="estimate", hint="write one: --layout tp8.pp4.dp2; `parlay plan` finds the best"
@@ -57,7 +66,7 @@ def estimate(
     if json:
         from parlay.report.documents import estimate_report
 
-        output.say_json(estimate_report(found, q.gpu_hour_usd).model_dump())
+        output.say_json(estimate_report(found, q.gpu_hour_usd, q.imported).model_dump())
     else:
         from parlay.report.estimate import estimate_lines
 

@@ -8,6 +8,9 @@ import typer
 
 MODEL_HELP = "A model of the catalog, a model TOML, a Hugging Face config.json, or a run file (run.toml)."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+ModelOrNone = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+FROM_HELP = "A framework's configuration: Megatron-LM arguments (script, list, YAML), torchtitan TOML, DeepSpeed JSON; or -."
+From = Annotated[str | None, typer.Option("--from", metavar="FILE", help=FROM_HELP)]
 On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A cluster of the catalog, or a cluster TOML.")]
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="How many GPUs.")]
 SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="TOKENS", help="Sequence length. [default: 4096]")]
@@ -27,6 +30,15 @@ Sets = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Set any field, such as training.gradient_dtype='bf16'. May be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def need_model(model: str | None, source: str | None, command: str) -> None:
+    """Raise UsageError where neither a model nor a framework's file is given."""
+    if model is None and source is None:
+        from parlay.errors import UsageError
+
+        hint = f"name one: parlay {command} llama-3.1-70b ...; `parlay {command} --help` shows what is allowed"
+        raise UsageError("missing argument 'MODEL'", hint=hint)
 
 
 def training(

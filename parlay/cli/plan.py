@@ -10,7 +10,8 @@ from parlay.cli import flags, output
 
 
 def plan(
-    model: flags.Model,
+    model: flags.ModelOrNone = None,
+    source: flags.From = None,
     on: flags.On = None,
     gpus: flags.Gpus = None,
     seq_len: flags.SeqLen = None,
@@ -31,14 +32,19 @@ def plan(
 ) -> None:
     """Find the best parallel layouts for a model on a cluster.
 
-    Prices every layout that the rules allow, memory first, and ranks what fits by time. Exit 1 if nothing fits.
+    Prices every layout that the rules allow, memory first, and ranks what fits by time. Exit 1 if nothing fits. Of a framework's
+    configuration (--from) it takes model and training, not the layout.
 
     Example: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --global-batch 512
     """
+    flags.need_model(model, source, "plan")
+
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
-    q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd)
+    q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd, source=source, keep_layout=False)
+    say_notes(q.imported)
 
     from parlay.search.plan import default_space
     from parlay.search.plan import plan as search
@@ -49,7 +55,7 @@ def plan(
     if json:
         from parlay.report.documents import plan_report
 
-        output.say_json(plan_report(found, q.gpu_hour_usd).model_dump())
+        output.say_json(plan_report(found, q.gpu_hour_usd, q.imported).model_dump())
     else:
         from parlay.report.plan import plan_lines
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from parlay.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    from parlay.frameworks.given import Imported
     from parlay.hardware.spec import Cluster
     from parlay.layouts.layout import Layout
     from parlay.layouts.workload import Workload
@@ -29,6 +30,7 @@ class Question:
     layout: Layout | None
     budget: dict[str, Any]
     gpu_hour_usd: float | None
+    imported: Imported | None = None  # what --from read
 
 
 def ask(
@@ -41,17 +43,36 @@ def ask(
     layout_fields: dict[str, Any] | None = None,
     sets: list[str] | None = None,
     gpu_hour_usd: float | None = None,
+    source: str | None = None,
+    keep_layout: bool = True,
 ) -> Question:
-    """Return the question that flags and, where `model` names a run file, the file put together; flags win."""
+    """Return the question that flags, a run file named by `model`, and a framework's file `source` put together.
+
+    Flags win over the run file, and that over the framework's file, whose layout counts only if `keep_layout`.
+    """
     table, where = _run_file(model)
-    if not table:
+    if not table and model is not None:
         table = {"model": model}
+    imported = None
+    if source is not None:
+        from parlay.cli.framework_file import base_table
+
+        base, imported = base_table(source, gpus, layout, keep_layout)
+        sections = {
+            key: base.get(key, {}) | _section(table, key, where) for key in ("training", "layout") if key in {**base, **table}
+        }
+        table, where = base | table | sections, source
     table = _with_sets(table, sets or [])
+    if source is not None:
+        from parlay.cli.framework_file import check_whole
+
+        check_whole(table, source, needs_gpus=keep_layout and layout is None)
     for key, value in (("cluster", on), ("gpus", gpus), ("gpu_hour_usd", gpu_hour_usd)):
         if value is not None:
             table[key] = value
     table["training"] = _section(table, "training", where) | {k: v for k, v in (training or {}).items() if v is not None}
-    return _resolve(table, where, layout, {k: v for k, v in (layout_fields or {}).items() if v is not None})
+    asked = _resolve(table, where, layout, {k: v for k, v in (layout_fields or {}).items() if v is not None})
+    return dataclasses.replace(asked, imported=imported)
 
 
 def _run_file(name: str | None) -> tuple[dict[str, Any], str]:
@@ -122,11 +143,14 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
     if table.get("cluster") is None:
         raise UsageError("no cluster given", where=where, hint="name one with --on dgx-h100; `parlay hardware list` shows all")
     cluster = _cluster(table["cluster"], where, user_catalog_directory())
-    fields = _section(table, "layout", where) | layout_fields
+    fields = _section(table, "layout", where)
     chosen = None
     if layout is not None:
         chosen = parse_layout(layout, where="--layout")
-        fields = chosen.model_dump(exclude_unset=True) | fields
+        fields |= chosen.model_dump(exclude_unset=True)
+    if "recompute" in layout_fields:
+        fields.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
+    fields |= layout_fields
     if fields:
         chosen = validate(Layout, fields, f"{where}: layout")
     gpus = table.get("gpus", chosen.gpus if chosen else None)

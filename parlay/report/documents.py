@@ -17,6 +17,7 @@ from parlay import __version__
 from parlay.estimate.answers import differences, run_length
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
+from parlay.frameworks.given import Imported
 from parlay.layouts.layout import Layout
 from parlay.search.plan import Plan
 
@@ -107,6 +108,16 @@ class EstimateDocument(_Document):
     cost_usd: float | None = None
 
 
+class ImportedDocument(_Document):
+    """How a framework's configuration file (--from) was read."""
+
+    framework: str
+    understood: tuple[str, ...]
+    ignored: tuple[str, ...]
+    not_understood: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
 class EstimateReport(_Document):
     """The document of `parlay estimate --json`."""
 
@@ -115,6 +126,7 @@ class EstimateReport(_Document):
     parlay_version: str = __version__
     question: QuestionDocument
     estimate: EstimateDocument
+    imported: ImportedDocument | None = None  # only with --from
 
 
 class PlanRowDocument(_Document):
@@ -164,6 +176,7 @@ class PlanReport(_Document):
     nearest_miss: MissDocument | None
     cheapest_lever: str | None
     elapsed_s: float
+    imported: ImportedDocument | None = None  # only with --from
 
 
 class DifferenceDocument(_Document):
@@ -265,12 +278,20 @@ def expected_document(e: Estimate) -> ExpectedDocument | None:
     )  # fmt: skip
 
 
-def estimate_report(e: Estimate, gpu_hour_usd: float | None = None) -> EstimateReport:
+def imported_document(imported: Imported | None) -> ImportedDocument | None:
+    """Return how a framework's file was read; the table itself is in the question."""
+    if imported is None:
+        return None
+    return ImportedDocument(**{name: getattr(imported, name) for name in ImportedDocument.model_fields})
+
+
+def estimate_report(e: Estimate, gpu_hour_usd: float | None = None, imported: Imported | None = None) -> EstimateReport:
     """Return the whole document of an estimate."""
-    return EstimateReport(question=question_document(e), estimate=estimate_document(e, gpu_hour_usd))
+    document = estimate_document(e, gpu_hour_usd)
+    return EstimateReport(question=question_document(e), estimate=document, imported=imported_document(imported))
 
 
-def plan_report(p: Plan, gpu_hour_usd: float | None = None) -> PlanReport:
+def plan_report(p: Plan, gpu_hour_usd: float | None = None, imported: Imported | None = None) -> PlanReport:
     """Return the whole document of a plan."""
     miss = p.nearest_miss
     return PlanReport(
@@ -299,6 +320,7 @@ def plan_report(p: Plan, gpu_hour_usd: float | None = None) -> PlanReport:
         ),
         cheapest_lever=p.cheapest_lever,
         elapsed_s=p.elapsed_s,
+        imported=imported_document(imported),
     )  # fmt: skip
 
 

@@ -1,0 +1,136 @@
+"""--from: a framework's configuration as the question."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from parlay.cli.main import main
+
+DATA = Path(__file__).parents[1] / "frameworks" / "data"
+SMALL = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 --micro-batch-size 2"
+
+
+def run(capsys, *arguments):
+    code = main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_script_is_estimated_and_what_was_not_understood_is_listed(capsys):
+    code, out, err = run(capsys, "estimate", "--from", DATA / "llama3-8b-fp8.sh", "--on", "dgx-h100")
+    assert code == 0
+    assert "layout    tp2.pp1.dp8.mb1: ZeRO-1, recompute core_attention+mlp" in out
+    assert "8,192 tokens x 128 sequences, fp8" in out
+    assert "note: read as Megatron-LM: 34 settings understood" in err
+    assert "note: not understood: --window-attn-skip-freq $SKIP\n" in err
+
+
+def test_json_holds_how_the_file_was_read(capsys):
+    code, out, _ = run(capsys, "estimate", "llama-3.1-8b", "--from", DATA / "zero3.json", "--on", "dgx-h100", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["imported"]["framework"] == "DeepSpeed"
+    assert document["imported"]["not_understood"][-1] == "communication_data_type = fp16"
+    assert document["estimate"]["layout"]["dp"] == 32
+    assert document["question"]["framework"] == "deepspeed"
+
+
+def test_plan_takes_model_and_training_and_looks_for_a_layout(capsys):
+    code, out, _ = run(
+        capsys, "plan", "llama-3.2-1b", "--from", DATA / "llama3-405b.toml", "--on", "dgx-h100", "--gpus", 8, "--json", "--top", 1
+    )
+    document = json.loads(out)
+    assert code == 0
+    assert document["question"]["seq_len"] == 8192
+    assert document["question"]["precision"] == "fp8"
+    assert document["rows"][0]["estimate"]["layout"]["tp"] < 8  # the file's eight ways are not kept for a small model
+    assert document["imported"]["framework"] == "torchtitan"
+
+
+def test_flags_win(capsys):
+    script = DATA / "llama3-8b-fp8.sh"
+    extra = [
+        "--gpus",
+        32,
+        "--seq-len",
+        4096,
+        "--precision",
+        "bf16",
+        "--recompute",
+        "none",
+        "--zero",
+        0,
+        "--set",
+        "training.optimizer=sgd",
+    ]
+    _, out, _ = run(capsys, "estimate", "--from", script, "--on", "dgx-h100", "--json", *extra)
+    document = json.loads(out)
+    asked, layout = document["question"], document["estimate"]["layout"]
+    assert (asked["seq_len"], asked["precision"], asked["global_batch_sequences"], asked["optimizer"]) == (
+        4096,
+        "bf16",
+        128,
+        "sgd",
+    )
+    assert (layout["tp"], layout["dp"], layout["zero"], list(layout["recompute"])) == (2, 16, 0, [])
+    _, out, _ = run(capsys, "estimate", "--from", script, "--on", "dgx-h100", "--json", "--layout", "tp4.pp2.dp2")
+    layout = json.loads(out)["estimate"]["layout"]
+    assert (layout["tp"], layout["pp"], layout["dp"], list(layout["recompute"])) == (4, 2, 2, ["core_attention", "mlp"])
+
+
+def test_from_standard_input(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{SMALL} --tensor-model-parallel-size 2".encode())))
+    code, out, _ = run(capsys, "estimate", "--from", "-", "--on", "dgx-h100", "--gpus", 8)
+    assert code in (0, 1)
+    assert "tp2.pp1.dp4" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "{", "not valid JSON: line 1"),
+        ("a.json", "[1]", "expected an object, got list"),
+        ("a.json", "[" * 100_000, "not valid JSON: nested too deeply"),
+        ("a.json", '{"hidden_size": 8, "architectures": []}', "is a model, not a framework's configuration"),
+        ("a.json", '{"x": 1}', "has none of DeepSpeed's keys"),
+        ("a.json", '{"train_batch_size": {"a": 1}}', "names no model"),
+        ("a.toml", "[model", "not valid TOML"),
+        ("a.toml", "[other]\nx = 1", "has none of torchtitan's sections"),
+        ("a.toml", "model = 'llama-3-8b'\ncluster = 'dgx-h100'", "is a run file of Parlay"),
+        ("a.toml", "x = " + "[" * 50_000, "not valid TOML"),
+        ("a.yaml", "MODEL_ARGS: [1, 2", "not valid YAML: line "),
+        ("a.yaml", "MODEL_ARGS:\n  - --num-layers", "MODEL_ARGS: expected a table, got list"),
+        ("a.yaml", "just text", "expected a table, got str"),
+        ("a.yaml", "x: 1", "has none of Megatron-LM's arguments"),
+        ("a.yaml", "a: &a [1]\nMODEL_ARGS: *a", "uses YAML aliases"),
+        ("a.yaml", "MODEL_ARGS: " + "{a: " * 5_000, "not valid YAML"),
+        ("a.yaml", "MODEL_ARGS: !!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("a.sh", "", "is empty"),
+        ("a.sh", "echo hello", "no Megatron-LM arguments found"),
+        ("a.sh", SMALL, "does not say how many GPUs"),
+        ("a.sh", f"torchrun --nproc-per-node 8 x.py {SMALL} --tokenizer-type HuggingFaceTokenizer", "the size of the vocabulary"),
+        ("a.sh", "torchrun --nproc-per-node 8 x.py --num-layers four", "--num-layers: expected a number, got 'four'"),
+        ("a.txt", "x" * 300_000, "is larger than"),
+    ],
+)
+def test_a_file_that_makes_no_sense_gets_one_message(capsys, tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_text(content)
+    code, out, err = run(capsys, "estimate", "--from", path, "--on", "dgx-h100")
+    assert code == 2
+    assert message in err + out
+    assert "Traceback" not in err
+    assert out == ""
+    assert len([line for line in err.splitlines() if line.startswith("error: ")]) == 1
+
+
+def test_a_missing_file_a_directory_and_bytes(capsys, tmp_path):
+    for path in (tmp_path / "no.sh", tmp_path):
+        assert run(capsys, "estimate", "--from", path, "--on", "dgx-h100")[0] == 2
+    (tmp_path / "b.sh").write_bytes(b"\xff\xfe\x00")
+    code, _, err = run(capsys, "estimate", "--from", tmp_path / "b.sh", "--on", "dgx-h100")
+    assert code == 2
+    assert "is not UTF-8 text" in err
