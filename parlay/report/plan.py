@@ -5,22 +5,34 @@ from __future__ import annotations
 from parlay.estimate.answers import run_length
 from parlay.report.layout import estimate_command, options
 from parlay.report.question import question_lines
+from parlay.report.sensitivity import help_line, pareto_lines, sensitivity_lines
 from parlay.report.sources import accuracy_lines, assumption_count
 from parlay.report.table import Column, Page, render, wrap
 from parlay.search.plan import Plan
 from parlay.units import GIB, show_bytes, show_count, significant
 
 
-def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
+def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None, *, pareto: bool = False) -> list[str]:
     """Return the whole answer as lines: the question, the table, the reasons, what was rejected, what it rests on."""
-    out = [*question_lines(p, page), ""]
+    out = [*question_lines(p, page, *_asked(p)), ""]
+    if p.interrupted:
+        out += [*wrap(f"Interrupted: the best of the {p.priced:,} layouts priced so far, not of all.", page), ""]
     out += _table(p, page, gpu_hour_usd) if p.rows else _nothing_fits(p, page)
+    if pareto and p.pareto:
+        out += ["", *pareto_lines(p, page)]
     out += ["", *_counts(p, page)]
     if p.rows:
         first = p.rows[0].estimate
+        out += sensitivity_lines(p, page)
         out += ["", *assumption_count(first, page), *accuracy_lines(first, page)]
         out += ["next:", *wrap(estimate_command(first), page, indent="  ", hang="  ", end=" \\")]
     return out
+
+
+def _asked(p: Plan) -> list[tuple[str, str]]:
+    """Return what was asked beside the rules, as a line of its own."""
+    said = [*p.asked, *([f"{show_bytes(p.headroom_bytes)} kept free"] if p.headroom_bytes else [])]
+    return [("asked", ", ".join(said))] if said else []
 
 
 def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
@@ -56,6 +68,8 @@ def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
         out += wrap(f"{i + 1}. {options(e.layout)}; step: {row.limited_by}", page, hang="   ")
         if row.why_not_first:
             out += wrap(f"against 1: {row.why_not_first}", page, indent="   ")
+        if p.explained:
+            out += wrap(f"would help: {help_line(row)}", page, indent="   ", hang="   ")
     return out
 
 
