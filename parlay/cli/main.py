@@ -28,6 +28,7 @@ COMMANDS = {
     "validate": "Predict published runs and show the errors.",
     "verify": "Check the formulas against worked examples (a gate for CI).",
     "schedule": "Draw and time pipeline schedules.",
+    "show": "Show a mechanism at work, in small numbers.",
     "models": "List, show and import models.",
     "hardware": "List and show devices, links and clusters.",
 }
