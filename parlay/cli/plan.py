@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parlay.cli import flags, output
+from parlay.cli import asked, flags, output
 
 
 def plan(
@@ -23,10 +23,14 @@ def plan(
     tokens: flags.Tokens = None,
     gpu_hour_usd: flags.Price = None,
     top: Annotated[int, typer.Option("--top", min=1, max=100, help="How many layouts to show.")] = 5,
-    fix: Annotated[
-        list[str] | None,
-        typer.Option("--fix", metavar="AXIS=VALUES", help="Keep an axis at a value, such as tp=8 or pp=4,8. Repeatable."),
-    ] = None,
+    fix: asked.Fix = None,
+    most: asked.Most = None,
+    least: asked.Least = None,
+    require: asked.Require = None,
+    headroom: asked.Headroom = 0.0,
+    min_micro_batches: asked.MinMicroBatches = 1,
+    pareto: asked.Pareto = False,
+    sensitivity: asked.Sensitivity = False,
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
@@ -46,12 +50,8 @@ def plan(
     q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd, source=source, keep_layout=False)
     say_notes(q.imported)
 
-    from parlay.search.plan import default_space
-    from parlay.search.plan import plan as search
-    from parlay.search.space import fixed
-
-    space = fixed(default_space(q.workload), fix or [], q.layout)
-    found = search(q.model, q.cluster, q.workload, q.gpus, top=top, space=space)
+    space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches))
+    found = asked.search(q, space, top, explain=sensitivity)
     if json:
         from parlay.report.documents import plan_report
 
@@ -59,7 +59,9 @@ def plan(
     else:
         from parlay.report.plan import plan_lines
 
-        output.say(plan_lines(found, output.page(), q.gpu_hour_usd))
+        output.say(plan_lines(found, output.page(), q.gpu_hour_usd, pareto=pareto))
+    if found.interrupted:
+        raise KeyboardInterrupt
     if not found.rows:
         raise typer.Exit(1)
 

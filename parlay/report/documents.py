@@ -20,6 +20,7 @@ from parlay.estimate.terms import Term
 from parlay.frameworks.given import Imported
 from parlay.layouts.layout import Layout
 from parlay.search.plan import Plan
+from parlay.search.sensitivity import Change
 
 
 class _Document(BaseModel):
@@ -129,6 +130,16 @@ class EstimateReport(_Document):
     imported: ImportedDocument | None = None  # only with --from
 
 
+class ChangeDocument(_Document):
+    """The single change of a layout that saves most of the step; `over_bytes` is memory that it lacks."""
+
+    words: str
+    layout_short: str
+    layout: dict[str, Any]
+    gain: float
+    over_bytes: float
+
+
 class PlanRowDocument(_Document):
     """One recommended layout."""
 
@@ -136,6 +147,7 @@ class PlanRowDocument(_Document):
     limited_by: str
     why_not_first: str
     estimate: EstimateDocument
+    help: ChangeDocument | None = None  # only with --sensitivity
 
 
 class PointDocument(_Document):
@@ -177,6 +189,10 @@ class PlanReport(_Document):
     cheapest_lever: str | None
     elapsed_s: float
     imported: ImportedDocument | None = None  # only with --from
+    asked: list[str] = []
+    headroom_bytes: float = 0.0
+    interrupted: bool = False
+    sensitivities: dict[str, float] = {}  # share of the first step that 10 % more of each saves; only with --sensitivity
 
 
 class DifferenceDocument(_Document):
@@ -299,7 +315,8 @@ def plan_report(p: Plan, gpu_hour_usd: float | None = None, imported: Imported |
         fits=bool(p.rows),
         rows=[
             PlanRowDocument(
-                rank=i + 1, limited_by=r.limited_by, why_not_first=r.why_not_first, estimate=estimate_document(r.estimate, gpu_hour_usd)
+                rank=i + 1, limited_by=r.limited_by, why_not_first=r.why_not_first, estimate=estimate_document(r.estimate, gpu_hour_usd),
+                help=change_document(r.help),
             )
             for i, r in enumerate(p.rows)
         ],
@@ -321,6 +338,20 @@ def plan_report(p: Plan, gpu_hour_usd: float | None = None, imported: Imported |
         cheapest_lever=p.cheapest_lever,
         elapsed_s=p.elapsed_s,
         imported=imported_document(imported),
+        asked=list(p.asked),
+        headroom_bytes=p.headroom_bytes,
+        interrupted=p.interrupted,
+        sensitivities={s.what: s.gain for s in p.sensitivities},
+    )  # fmt: skip
+
+
+def change_document(change: Change | None) -> ChangeDocument | None:
+    """Return the document of a change that would help, None without one."""
+    if change is None:
+        return None
+    return ChangeDocument(
+        words=change.words, layout_short=str(change.layout), layout=layout_document(change.layout), gain=change.gain,
+        over_bytes=change.over_bytes,
     )  # fmt: skip
 
 

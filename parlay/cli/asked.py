@@ -1,0 +1,76 @@
+"""Options that narrow a search, and the search they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parlay.errors import UsageError
+
+if TYPE_CHECKING:
+    from parlay.cli.question import Question
+    from parlay.search.constraints import Constraints
+    from parlay.search.plan import Plan
+    from parlay.search.space import Space
+
+GIB = 2.0**30
+
+Fix = Annotated[
+    list[str] | None,
+    typer.Option("--fix", metavar="AXIS=VALUES", help="Keep an axis at a value, such as tp=8 or pp=4,8. Repeatable."),
+]
+Most = Annotated[
+    list[str] | None, typer.Option("--max", metavar="AXIS=VALUE", help="At most this much of an axis, such as pp=8. Repeatable.")
+]
+Least = Annotated[
+    list[str] | None, typer.Option("--min", metavar="AXIS=VALUE", help="At least this much of an axis, such as dp=2. Repeatable.")
+]
+Require = Annotated[
+    list[str] | None, typer.Option("--require", metavar="BOUND", help="Any bound on an axis, such as 'zero>=1'. Repeatable.")
+]
+Headroom = Annotated[float, typer.Option("--headroom", metavar="GIB", help="Device memory to keep free, in GiB.")]
+MinMicroBatches = Annotated[
+    int, typer.Option("--min-micro-batches", metavar="N", min=1, help="At least this many micro-batches a step.")
+]
+Pareto = Annotated[bool, typer.Option("--pareto", help="Add the layouts that trade speed for memory best.")]
+Sensitivity = Annotated[
+    bool, typer.Option("--sensitivity", help="Add what would help each layout most, and what faster hardware would bring.")
+]
+
+
+def constraints(
+    most: list[str] | None, least: list[str] | None, require: list[str] | None, headroom: float, micro_batches: int
+) -> Constraints:
+    """Return what the options ask beside the rules."""
+    from parlay.search.constraints import Constraints, parse_bound
+
+    bounds = [parse_bound(t, sign="<=", where="--max") for t in most or []]
+    bounds += [parse_bound(t, sign=">=", where="--min") for t in least or []]
+    bounds += [parse_bound(t) for t in require or []]
+    if not 0 <= headroom < 1e6:
+        raise UsageError(f"must be 0 or more GiB, got {headroom:g}", where="--headroom")
+    return Constraints(tuple(bounds), headroom * GIB, micro_batches)
+
+
+def space_of(q: Question, fix: list[str] | None, asked: Constraints) -> Space:
+    """Return the axes that the framework's users tune, within what the options and the run file fix and ask."""
+    from parlay.search.plan import default_space
+    from parlay.search.space import fixed
+
+    limit = q.cluster.device.memory.allocatable.value
+    if asked.headroom_bytes >= limit:
+        raise UsageError(f"{asked.headroom_bytes / GIB:g} GiB is all of the {limit / GIB:.1f} GiB of a GPU", where="--headroom")
+    return fixed(default_space(q.workload).open(asked), fix or [], q.layout)
+
+
+def search(q: Question, space: Space, top: int, *, explain: bool) -> Plan:
+    """Return the plan, with a progress bar on a terminal while it is made."""
+    from parlay.cli.progress import ProgressBar
+    from parlay.search.plan import plan
+
+    bar = ProgressBar()
+    try:
+        return plan(q.model, q.cluster, q.workload, q.gpus, top=top, space=space, progress=bar, explain=explain)
+    finally:
+        bar.close()
