@@ -63,10 +63,13 @@ def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, chunks: int) 
     sizes = chunk_sizes(model.layer_count, layout.pp, virtual, layout.first_layers, layout.last_layers, 1 + model.mtp_layers)
     names, edges = model.layer_names(), np.concatenate([[0], np.cumsum(sizes)])
     forward, backward, weight = np.zeros(chunks), np.zeros(chunks), np.zeros(chunks)
+    stage_of = np.arange(chunks) % layout.pp
+    if name in V_SHAPED:  # down the stages and back up
+        stage_of = np.minimum(np.arange(chunks), 2 * layout.pp - 1 - np.arange(chunks))
 
     def add(chunk: int, block: str, count: float) -> None:
         cost, row = time.blocks[block], time.shard.row_of[0]
-        rerun = float(time.rerun_by_stage[0, chunk % layout.pp]) if block.startswith("layer:") else 1.0
+        rerun = float(time.rerun_by_stage[0, stage_of[chunk]]) if block.startswith("layer:") else 1.0
         forward[chunk] += count * cost.forward_s[row]
         backward[chunk] += count * (cost.backward_s[row] - (1.0 - rerun) * cost.recompute[row])
         weight[chunk] += count * cost.weight[row]
@@ -81,5 +84,5 @@ def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, chunks: int) 
     add(chunks - 1, "head", 1 + model.mtp_layers)
     if model.mtp_layers and model.mtp_kind:
         add(chunks - 1, f"layer:{model.mtp_kind}", model.mtp_layers)
-    sends = np.resize(time.sends[0, : layout.pp], chunks) / (2 * virtual)
+    sends = time.sends[0, stage_of] / (2 * virtual)
     return forward + sends, backward + sends, np.minimum(weight, backward + sends)
