@@ -85,6 +85,24 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
+# Options that other tools have, and what says the same here.
+OTHER_WORDS = {
+    "model": "the model comes first, without an option: parlay plan llama-3.1-70b --on dgx-h100",
+    "cluster": "the cluster is --on dgx-h100",
+    "hardware": "the cluster is --on dgx-h100",
+    "batch": "the batch of a step is --global-batch N, in sequences",
+    "batch-size": "the batch of a step is --global-batch N, in sequences",
+    "gbs": "the batch of a step is --global-batch N, in sequences",
+    "seq": "the sequence length is --seq-len N, in tokens",
+    "seq-length": "the sequence length is --seq-len N, in tokens",
+    "sequence-length": "the sequence length is --seq-len N, in tokens",
+    **dict.fromkeys(
+        ("tp", "pp", "cp", "dp", "ep", "vpp", "zero", "recompute", "micro-batch", "micro-batch-size", "mbs"),
+        "degrees are part of a layout: plan takes --fix tp=8, estimate takes --layout tp8.pp4.dp2.mb1",
+    ),
+}
+
+
 def _stub() -> None:
     raise AssertionError("only the command that runs is imported")
 
@@ -112,8 +130,11 @@ def _say_usage(error: Exception, arguments: list[str]) -> int:
         group = next((a for a in arguments if a in COMMANDS), "")
         shown = f"'{group}' needs a subcommand"
     named = [a for a in arguments if a in COMMANDS]
-    near = getattr(error, "possibilities", None)
-    advice = f"did you mean {' or '.join(sorted(near)[:3])}? " if near and "did you mean" not in shown.lower() else ""
+    near = sorted(getattr(error, "possibilities", None) or ())[:3]
+    shown = shown.partition(" (Possible options:")[0]
+    elsewhere = OTHER_WORDS.get(str(getattr(error, "option_name", "")).lstrip("-"))
+    advice = f"did you mean {' or '.join(near)}? " if near and "did you mean" not in shown.lower() else ""
+    advice = f"{elsewhere}; " if elsewhere else advice
     hint = f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed"
     _complain(f"error: {shown[:1].lower()}{shown[1:]}", hint)
     return 2

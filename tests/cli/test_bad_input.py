@@ -60,6 +60,8 @@ def assert_refused(ran, message, hint=""):
         ([*ESTIMATE, "--gpus", "64"], "no layout given", "parlay plan"),
         (ESTIMATE, "no GPU count given", "or give a layout"),
         (["compare", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp8"], "two layouts are needed, got 1", "twice"),
+        (["plan", "--model", "llama-3.1-8b"], "no such option: --model", "the model comes first"),
+        (["plan", "llama-3.1-8b", "--tp", "8"], "no such option: --tp", "--fix tp=8"),
         (["check", "missing.toml"], "no such file", ""),
         (["explain", "one_f_one_b_bubble"], "unknown formula", "one_f_one_b_bubble_s"),
         (["explain", "in_flight.gpipe_in_flight", "--set", "micro_batches=0.5"], "`micro_batches` must be", ""),
