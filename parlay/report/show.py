@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from parlay import __version__
 from parlay.report.table import Column, Page, render, wrap
-from parlay.simulate.show import RingRounds
-from parlay.units import significant
+from parlay.simulate.show import LayerRegion, RingRounds, SequenceParallel, UlyssesGrids
+from parlay.simulate.show_layers import LayerMemory
+from parlay.units import show_rate, significant
 
 
 def document(kind: str, **parts: Any) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def _plain(part: Any) -> Any:
 
 
 MOST_RUNS = 6  # of tokens named one by one
+MOST_GRID_ROWS = 33  # of a drawn grid, its header included
 
 
 def tokens(held: Sequence[int]) -> str:
@@ -81,3 +83,123 @@ def _pairs(pairs: Sequence[tuple[int, int]], work: int) -> str:
 def _number(value: float) -> str:
     """Return whole numbers plainly and others with five digits."""
     return f"{value:,.0f}" if value == int(value) else significant(value, 5)
+
+
+def ulysses_lines(shown: UlyssesGrids, page: Page) -> list[str]:
+    """Return who holds each (token, head) before and after the all-to-all, and which K/V heads each rank needs."""
+    heads = len(shown.before[0])
+    out = [page.bold(f"Ulysses, {shown.ranks} ranks: rank that holds each token (rows) of each query head (columns)"), ""]
+    out += [*_grids(shown, page), ""]
+    rows = [
+        [str(r), _runs(h for h in range(heads) if shown.after[0][h] == r), _runs(kv),
+         f"{shown.query_cells_sent[r]:,}", f"{shown.kv_cells_sent[r]:,}"]
+        for r, kv in enumerate(shown.kv_heads_of)
+    ]  # fmt: skip
+    columns = [
+        Column("rank"), Column("query heads", right=False), Column("K/V heads", right=False), Column("sent: cells of Q"), Column("of K and V"),
+    ]  # fmt: skip
+    out += [*render(columns, rows, page), ""]
+    if shown.kv_copies > 1:
+        text = f"K/V heads are copied: one lies on up to {shown.kv_copies} ranks; without copies at most {shown.largest_without_copies} ranks"
+    else:
+        text = f"no K/V head is copied; without copies at most {shown.largest_without_copies} ranks"
+    return [*out, *wrap(f"{text}. The output goes back the same way as Q came.", page)]
+
+
+def _grids(shown: UlyssesGrids, page: Page) -> list[str]:
+    """Return both grids side by side, or one below the other, or a note where even one does not fit."""
+    heads = [str(h) for h in range(len(shown.before[0]))]
+    digits = len(heads[-1]) + 1
+    label = max(len("token"), len(str(len(shown.before) - 1)))
+    before = [_grid_row(heads, digits), *(_grid_row(map(str, row), digits) for row in shown.before)]
+    starred = [
+        [f"{rank}{'*' if new else ' '}" for rank, new in zip(owners, came, strict=True)]
+        for owners, came in zip(shown.after, shown.arrived, strict=True)
+    ]
+    after = [_grid_row(cells, digits + 1) for cells in ([f"{h} " for h in heads], *starred)]
+    rows = ["token", *(str(i) for i in range(len(shown.before)))]
+    room = 80 if page.width is None else page.width
+    note = "* came over the network"
+    if len(rows) > MOST_GRID_ROWS or label + 2 + len(after[0]) > room:
+        return [f"({len(rows) - 1:,} tokens of {len(heads):,} heads are too many to draw)"]
+    if label + 4 + len(before[0]) + len(after[0]) <= room:
+        head = f"{'':{label}}  {'before':<{len(before[0])}}  after the all-to-all"
+        return [head, *(f"{n:>{label}}  {a}  {b}".rstrip() for n, a, b in zip(rows, before, after, strict=True)), note]
+    out = []
+    for title, grid in (("before", before), ("after the all-to-all", after)):
+        out += [title, *(f"{n:>{label}}  {line}".rstrip() for n, line in zip(rows, grid, strict=True)), ""]
+    return [*out[:-1], note]
+
+
+def _grid_row(cells: Iterable[str], width: int) -> str:
+    return "".join(cell.rjust(width) for cell in cells)
+
+
+def _runs(held: Iterable[int]) -> str:
+    return tokens(sorted(held)).strip("{}")
+
+
+def sequence_parallel_lines(shown: SequenceParallel, page: Page, element_bytes: float) -> list[str]:
+    """Return what each GPU holds around each collective, and the bytes that it sends, without and with sequence parallelism."""
+    out: list[str] = []
+    for title, steps, kept in zip(
+        ("tensor parallelism alone", "tensor + sequence parallelism"), (shown.tensor, shown.tensor_and_sequence), shown.tokens_kept,
+        strict=True,
+    ):  # fmt: skip
+        rows = []
+        for step in steps:
+            for gpu, (before, after) in enumerate(zip(step.before, step.after, strict=True)):
+                sent = step.sent_elements[gpu]
+                rows.append([step.collective if gpu == 0 else "", str(gpu), _vector(before), _vector(after), str(sent)])
+        columns = [
+            Column("collective", right=False), Column("GPU"), Column("before", right=False, text=True),
+            Column("after", right=False, text=True), Column("sent"),
+        ]  # fmt: skip
+        sent = sum(step.sent_elements[0] for step in steps)
+        text = (
+            f"GPU 0 computes norm and dropout of {kept[0]} tokens and keeps them; it sends {sent} elements, "
+            f"{size(sent * element_bytes)}"
+        )
+        out += [page.bold(title), *render(columns, rows, page), *wrap(text, page), ""]
+    return out[:-1]
+
+
+def layer_lines(regions: Sequence[Sequence[LayerRegion]], memory: LayerMemory, tensor: int, page: Page) -> list[str]:
+    """Return what GPU 0 holds along a layer, without and with sequence parallelism, and what it keeps and sends."""
+    out = [page.bold(f"one layer on GPU 0 of {tensor}, forward pass"), ""]
+    rows = []
+    for a, b in zip(*regions, strict=True):
+        rows.append(
+            [a.name, f"{_number(a.tokens)} x {_number(a.width)}", a.cut_by, f"{_number(b.tokens)} x {_number(b.width)}", b.cut_by]
+        )
+        if a.collective_after or b.collective_after:
+            rows.append(["", a.collective_after, "", b.collective_after, ""])
+    columns = [
+        Column("region", right=False), Column("TP holds"), Column("split by", right=False), Column("TP + SP holds"),
+        Column("split by", right=False),
+    ]  # fmt: skip
+    out += [*render(columns, rows, page), ""]
+    sizes = [
+        ("nothing split", memory.whole_bytes, memory.layers * memory.whole_bytes),
+        ("TP", memory.tensor_bytes, memory.all_tensor_bytes),
+        ("TP + SP", memory.tensor_and_sequence_bytes, memory.all_tensor_and_sequence_bytes),
+    ]
+    table = [[name, size(one), size(several)] for name, one, several in sizes]
+    out += [
+        *render([Column("kept for backward", right=False), Column("a layer"), Column(f"{memory.layers} layers")], table, page),
+        "",
+    ]
+    text = (
+        f"{memory.replicated_share:.0%} of what TP alone keeps is not split; SP saves a factor of {memory.saving:.2f}. "
+        f"Either way each GPU sends {size(memory.sent_bytes)} in a layer's forward pass."
+    )
+    return [*out, *wrap(text, page)]
+
+
+def size(value: float) -> str:
+    """Return bytes with decimal prefixes, as the sources of these examples print them: 436 MB, 8 B."""
+    return show_rate(value, "B") if value >= 1000 else f"{value:,.0f} B"
+
+
+def _vector(values: Sequence[float]) -> str:
+    return "(" + ", ".join(f"{v:g}" for v in values) + ")"

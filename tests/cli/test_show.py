@@ -45,12 +45,58 @@ def test_a_long_ring_counts_only(parlay):
     assert "(0,0)" not in shown
 
 
+def test_ulysses_grids_and_copies(parlay):
+    lines = words(parlay("show", "ulysses", "--ranks", 4, "--heads", 8, "--kv-heads", 4, "--seq", 8).out)
+    assert "0 0 0 0 0 0 0 0 0 0 0 1* 1* 2* 2* 3* 3*" in lines  # token 0: all its heads on rank 0, then two of them
+    assert "7 3 3 3 3 3 3 3 3 0* 0* 1* 1* 2* 2* 3 3" in lines
+    assert "3 6,7 3 12 12" in lines  # rank 3: query heads 6 and 7, K/V head 3
+    assert "no K/V head is copied; without copies at most 4 ranks." in " ".join(lines)
+    copied = parlay("show", "ulysses", "--ranks", 4, "--kv-heads", 2)
+    assert "one lies on up to 2 ranks; without copies at most 2 ranks" in " ".join(words(copied.out))
+    # The lesson's quick check: 32 query heads and 8 K/V heads on 16 ranks need copies.
+    shown = parlay("show", "ulysses", "--ranks", 16, "--heads", 32, "--kv-heads", 8, "--seq", 16, "--json").document["ulysses"]
+    assert (shown["kv_copies"], shown["largest_without_copies"]) == (2, 8)
+
+
+def test_sp_is_example_a_and_b(parlay):
+    out = parlay("show", "sp").out
+    lines = words(out)
+    alone, both = lines.index("tensor parallelism alone"), lines.index("tensor + sequence parallelism")
+    assert lines[alone + 2 : alone + 4] == [
+        "all-reduce 0 (1, 2, 3, 4) (11, 22, 33, 44) 4",
+        "1 (10, 20, 30, 40) (11, 22, 33, 44) 4",
+    ]
+    assert lines[both + 2 : both + 4] == ["reduce-scatter 0 (1, 2, 3, 4) (11, 22) 2", "1 (10, 20, 30, 40) (33, 44) 2"]
+    assert lines[both + 4 : both + 6] == ["all-gather 0 (11, 22) (11, 22, 33, 44) 2", "1 (33, 44) (11, 22, 33, 44) 2"]
+    assert "of 4 tokens and keeps them; it sends 4 elements, 8 B" in lines[alone + 4]
+    assert "of 2 tokens and keeps them; it sends 4 elements, 8 B" in lines[both + 6]
+    # (b), which prints 1.14 GB, 436 MB, 14.0 GB, 143 MB, 4.6 GB, 77 % and 3.1
+    kept = next(i for i, line in enumerate(lines) if line.startswith("kept for backward"))
+    assert lines[kept + 1 : kept + 4] == ["nothing split 1.14 GB 36.5 GB", "TP 436 MB 14.0 GB", "TP + SP 143 MB 4.56 GB"]
+    memory = parlay("show", "sp", "--json").document["memory"]
+    assert f"{memory['all_tensor_and_sequence_bytes'] / 1e9:.1f} GB" == "4.6 GB"
+    assert (f"{memory['replicated_share']:.0%}", f"{memory['saving']:.1f}") == ("77%", "3.1")
+
+
+def test_sp_of_check_yourself_2(parlay):
+    """The lesson: width 5,120, 4,096 tokens, four GPUs: 336 and 178 MB."""
+    lines = words(parlay("show", "sp", "--tp", 4, "--hidden", 5120, "--seq", 4096, "--layers", 1).out)
+    assert "TP 336 MB 336 MB" in lines
+    assert "TP + SP 178 MB 178 MB" in lines
+    assert "attention 4,096 x 1,280 heads 4,096 x 1,280 heads" in lines
+    assert "norm 4,096 x 5,120 nothing 1,024 x 5,120 tokens" in lines
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["ring", "--layout", "spiral"], "unknown layout 'spiral'"),
         (["ring", "--ranks", "9", "--seq", "8"], "8 tokens over 9 ranks leave a rank without tokens"),
         (["ring", "--ranks", "0"], "--ranks"),
+        (["ulysses", "--ranks", "9"], "Ulysses over 9 ranks needs at least 9 query heads, got 8"),
+        (["sp", "--partial", "1,x"], "'1,x' is not a list of numbers"),
+        (["sp", "--partial", "1,nan"], "'1,nan' is not a list of numbers"),
+        (["sp", "--partial", "1,2", "--partial", "1"], "every GPU holds a partial sum of the same tokens"),
         (["rings"], "no such command 'rings'"),
     ],
 )
