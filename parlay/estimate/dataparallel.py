@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.placement import data_groups
+from parlay.estimate.shard import distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
@@ -50,19 +51,11 @@ def data_parallel(
 ) -> DataParallel:
     """Return the exposed gradient and weight traffic and the optimizer's step of the stage that ends last."""
     settings = resolve(workload, cluster.device)
-    dense, expert = data_groups(layouts, float(cluster.scale_up_gpus.value))
+    movers = _Movers.of(layouts, stages, local, float(cluster.scale_up_gpus.value))
     sharded = layouts.zero == 3
     # One of the two is often not needed at all: price it only where some layout uses it.
-    plain = (
-        None
-        if sharded.all()
-        else _end_of_step(workload, settings, layouts, stages, rates, local, dense, expert, forward, backward)
-    )
-    fully = (
-        _zero3(settings, layouts, stages, rates, local, dense, expert, forward, backward, micro_batches)
-        if sharded.any()
-        else None
-    )
+    plain = None if sharded.all() else _end_of_step(workload, settings, layouts, stages, rates, local, movers, forward, backward)
+    fully = _zero3(settings, layouts, stages, rates, movers, forward, backward, micro_batches) if sharded.any() else None
     here, there = plain or fully, fully or plain
     assert here is not None
     assert there is not None
@@ -74,6 +67,35 @@ def data_parallel(
     )
     optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
     return DataParallel(reduce + gather, np.where(sharded, there.hidden, here.hidden), terms, optimizer)
+
+
+# What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
+_MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "zero", "shard", "first_layers", "last_layers", "schedule")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Movers:
+    """The distinct layouts as far as their traffic goes, with what each rank holds; `all_of` gives values back to each layout."""
+
+    layouts: Layouts
+    dense: Group
+    expert: Group
+    local: LocalParameters
+    layers: Array
+    row_of: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, layouts: Layouts, stages: Stages, local: LocalParameters, domain: float) -> _Movers:
+        """Return the distinct rows. Equal rows hold equal stages, because a split follows from what is compared."""
+        first, row_of = distinct([np.asarray(getattr(layouts, name)) for name in _MOVES])
+        few = layouts.take(first)
+        dense, expert = data_groups(few, domain)
+        held = LocalParameters(local.dense[first], local.expert[first])
+        return cls(few, dense, expert, held, np.maximum(stages.layer_total[first], 1.0), row_of)
+
+    def all_of(self, values: Array) -> Array:
+        """Return values by distinct row as values by layout."""
+        return np.asarray(values[self.row_of])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,32 +114,14 @@ def _slack(stages: Stages, per_micro_batch: Array) -> Array:
 
 def _end_of_step(
     workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters,
-    dense: Group, expert: Group, forward: Array, backward: Array,
+    movers: _Movers, forward: Array, backward: Array,
 ) -> _Traffic:  # fmt: skip
     """ZeRO 0, 1 and 2: one reduction at the end of the last backward, one gathering before the next forward.
 
     Overlapped, the first stage hides all but the last bucket behind the last micro-batch's backward, and the later
     stages, which finish earlier, behind the bubble as well (Megatron param_and_grad_buffer.py, schedules.py).
     """
-    grad = settings.gradient_bytes
-    zero0 = (layouts.zero == 0)[:, None]
-
-    def reduce_of(parameters: Array, group: Group) -> tuple[Array, str]:
-        wide = Group(group.size[:, None], group.local[:, None])
-        scatter = rates.collective("reduce_scatter", grad * parameters, wide)
-        if not zero0.any():
-            return scatter.seconds, scatter.source
-        whole = rates.collective("all_reduce", grad * parameters, wide)
-        return np.where(zero0, whole.seconds, scatter.seconds), scatter.source
-
-    def gather_of(parameters: Array, group: Group) -> Array:
-        wide = Group(group.size[:, None], group.local[:, None])
-        seconds = rates.collective("all_gather", WEIGHT_BYTES * parameters, wide).seconds
-        return np.where(zero0, 0.0, seconds)
-
-    r_dense, source = reduce_of(local.dense, dense)
-    r_expert, _ = reduce_of(local.expert, expert)
-    scatter, gather = r_dense + r_expert, gather_of(local.dense, dense) + gather_of(local.expert, expert)
+    scatter, gather, source = _plain_seconds(settings, rates, movers)
     bucket = np.maximum(settings.bucket_elements_of(layouts.dp * layouts.cp).astype(np.float64), 1.0)[:, None]
     buckets = np.maximum(np.ceil((local.dense + local.expert) / bucket), 1.0)
     # ZeRO-2 reduces every micro-batch's gradients, since it keeps only its own part of them.
@@ -135,30 +139,34 @@ def _end_of_step(
     return _Traffic(reduce, gathered, np.maximum(hidden, 0.0), source)
 
 
+def _plain_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
+    """Return the seconds of one reduction of all gradients and of one gathering of all weights, by layout and stage."""
+    zero0 = (movers.layouts.zero == 0)[:, None]
+    scatter, gather, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
+    for parameters, group in ((movers.local.expert, movers.expert), (movers.local.dense, movers.dense)):
+        wide = Group(group.size[:, None], group.local[:, None])
+        reduced = rates.collective("reduce_scatter", settings.gradient_bytes * parameters, wide)
+        seconds, source = reduced.seconds, reduced.source
+        if zero0.any():
+            whole = rates.collective("all_reduce", settings.gradient_bytes * parameters, wide)
+            seconds = np.where(zero0, whole.seconds, seconds)
+        scatter = scatter + seconds
+        gathered = rates.collective("all_gather", WEIGHT_BYTES * parameters, wide).seconds
+        gather = gather + np.where(zero0, 0.0, gathered)
+    return movers.all_of(scatter), movers.all_of(gather), source
+
+
 def _zero3(
-    settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters,
-    dense: Group, expert: Group, forward: Array, backward: Array, micro_batches: Array,
+    settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, movers: _Movers, forward: Array, backward: Array,
+    micro_batches: Array,
 ) -> _Traffic:  # fmt: skip
     """ZeRO-3 and FSDP: each block's weights are gathered before its forward and backward, gradients scattered after.
 
     One block is fetched while the one before it computes, so a block's exposed time is what its transfer exceeds its
     compute by. With pipeline stages the weights stay gathered over the step (torchtitan's default policy with PP).
     """
-    layers = np.maximum(stages.layer_total, 1.0)
-    shard = layouts.shard.astype(np.float64)
-    inner = Group(np.minimum(dense.size, shard), np.minimum(dense.local, shard))
-    wide = Group(inner.size[:, None], inner.local[:, None])
-    experts = Group(expert.size[:, None], expert.local[:, None])
-    per_layer, per_expert = local.dense / layers, local.expert / layers
-    gather = (
-        rates.collective("all_gather", WEIGHT_BYTES * per_layer, wide).seconds
-        + rates.collective("all_gather", WEIGHT_BYTES * per_expert, experts).seconds
-    )
-    scatter_price = rates.collective("reduce_scatter", settings.reduce_bytes * per_layer, wide)
-    scatter = scatter_price.seconds + rates.collective("reduce_scatter", settings.reduce_bytes * per_expert, experts).seconds
-    replicas = Group((dense.size / inner.size)[:, None], np.ones((len(shard), 1)))
-    again = rates.collective("all_reduce", settings.reduce_bytes * per_layer / inner.size[:, None], replicas).seconds
-    scatter = scatter + np.where(replicas.size > 1, again, 0.0)
+    layers = movers.all_of(movers.layers)
+    gather, scatter, source = _layer_seconds(settings, rates, movers)
     reshard = np.where(settings.reshard_after_forward is None, layouts.pp == 1, bool(settings.reshard_after_forward))[:, None]
     m = micro_batches[:, None]
     f, b = forward / layers, backward / layers
@@ -175,7 +183,27 @@ def _zero3(
     worst = np.argmax(exposed, axis=1)
     everything = (layers * (gather + back_gather + scatter) * rounds)[rows, worst]
     hidden = np.maximum(0.0, everything - exposed[rows, worst])
-    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, scatter_price.source)
+    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, source)
+
+
+def _layer_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
+    """Return the seconds of gathering one layer's weights and of scattering its gradients, by layout and stage."""
+    shard = movers.layouts.shard.astype(np.float64)
+    dense, expert, local, layers = movers.dense, movers.expert, movers.local, movers.layers
+    inner = Group(np.minimum(dense.size, shard), np.minimum(dense.local, shard))
+    wide = Group(inner.size[:, None], inner.local[:, None])
+    experts = Group(expert.size[:, None], expert.local[:, None])
+    per_layer, per_expert = local.dense / layers, local.expert / layers
+    gather = (
+        rates.collective("all_gather", WEIGHT_BYTES * per_layer, wide).seconds
+        + rates.collective("all_gather", WEIGHT_BYTES * per_expert, experts).seconds
+    )
+    reduced = rates.collective("reduce_scatter", settings.reduce_bytes * per_layer, wide)
+    scatter = reduced.seconds + rates.collective("reduce_scatter", settings.reduce_bytes * per_expert, experts).seconds
+    replicas = Group((dense.size / inner.size)[:, None], np.ones((len(shard), 1)))
+    again = rates.collective("all_reduce", settings.reduce_bytes * per_layer / inner.size[:, None], replicas).seconds
+    scatter = scatter + np.where(replicas.size > 1, again, 0.0)
+    return movers.all_of(gather), movers.all_of(scatter), reduced.source
 
 
 def _optimizer(
