@@ -13,7 +13,12 @@ from parlay.cli.main import COMMANDS
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs"
 README = "../README.md"
-MIXED = ("reference/cli.md", "validation.md", README)  # pages in folders that also hold pages written by hand
+MIXED = (
+    "guides/model-kinds.md",
+    "reference/cli.md",
+    "validation.md",
+    README,
+)  # pages in folders that also hold pages written by hand
 
 
 def cli_page() -> str:
