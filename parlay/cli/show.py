@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,13 +10,17 @@ import typer
 from parlay.cli import flags, output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from parlay.report.table import Page
 
 MOST_LISTED = 24  # tokens up to which a ring lists its pairs; beyond, it counts them
 BF16_BYTES = 2
-MOST_TOKENS, MOST_RANKS = 1 << 22, 1024  # what a small run is; more would take minutes
+MOST_SCORES = 1 << 26  # of a router; half a GiB
+MOST_CELLS = 1 << 22  # that are listed one by one
+STEPS = 4  # powers of two shown on each side of a crossing
+DEFAULT_LINKS = ("nvlink4", "ib-ndr")
+MOST_TOKENS, MOST_RANKS = 1 << 22, 1024
 
 Ranks = Annotated[int, typer.Option("--ranks", metavar="N", min=1, max=MOST_RANKS, help="Ranks that share the sequence.")]
 SeqLen = Annotated[
@@ -39,6 +44,7 @@ def ring(
     from parlay.report.show import ring_lines
     from parlay.simulate.show import ring_rounds
 
+    _check_small(ranks * seq, MOST_CELLS, "ranks x tokens")
     shown = ring_rounds(ranks, seq, layout=layout, causal=causal, list_pairs=seq <= MOST_LISTED)
     _say("ring", lambda page: ring_lines(shown, page), json, ring=shown)
 
@@ -61,6 +67,7 @@ def ulysses(
     from parlay.report.show import ulysses_lines
     from parlay.simulate.show import ulysses_grids
 
+    _check_small(heads * seq, MOST_CELLS, "heads x tokens")
     shown = ulysses_grids(ranks, seq, heads, kv_heads=kv_heads)
     _say("ulysses", lambda page: ulysses_lines(shown, page), json, ulysses=shown)
 
@@ -115,6 +122,143 @@ def _numbers(text: str) -> list[float]:
     return found
 
 
+Device = Annotated[
+    str, typer.Option("--device", metavar="NAME", help="Whose bf16 peak computes, unless --flops-per-s says another rate.")
+]
+FlopsPerS = Annotated[str | None, typer.Option("--flops-per-s", metavar="RATE", help="Rate that is reached, such as 500TFLOP/s.")]
+Links = Annotated[
+    list[str] | None,
+    typer.Option("--link", metavar="NAME", help="A link of the catalog, or a rate such as 50GB/s. [default: nvlink4 and ib-ndr]"),
+]
+
+
+def experts(
+    gpus: Annotated[int, typer.Option("--gpus", metavar="N", min=1, max=MOST_RANKS, help="GPUs that share the experts.")] = 8,
+    number: Annotated[int, typer.Option("--experts", metavar="E", min=1, max=4096, help="Experts.")] = 8,
+    skew: Annotated[
+        float,
+        typer.Option("--skew", metavar="S", min=0, max=20, help="How uneven: expert i is i ** -S as popular as expert 1."),
+    ] = 0.0,
+    capacity: Annotated[
+        float | None, typer.Option("--capacity", metavar="F", help="Copies an expert takes, over the mean. [default: no limit]")
+    ] = None,
+    tokens: Annotated[int, typer.Option("--tokens", metavar="T", min=1, max=1 << 20, help="Tokens of each GPU.")] = 8192,
+    top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, max=64, help="Experts a token visits.")] = 2,
+    hidden: Annotated[int, typer.Option("--hidden", metavar="H", min=1, max=1 << 20, help="Width of a token.")] = 4096,
+    expert_width: Annotated[int, typer.Option("--expert-width", metavar="F", min=1, max=1 << 20, help="Inner width.")] = 14336,
+    links: Links = None,
+    device: Device = "h100-sxm",
+    flops_per_s: FlopsPerS = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Another draw of the router.")] = 0,
+    json: flags.Json = False,
+) -> None:
+    """Show the load of experts under a skewed router.
+
+    One draw: load by expert and GPU, copies dropped, GPUs waiting. Then the exchange beside the products of gated experts, if routing were even.
+
+    Example: parlay show experts --gpus 8 --experts 8 --skew 1 --capacity 1.25
+    """
+    from parlay.report.show import experts_lines
+    from parlay.simulate.show_experts import expert_load
+    from parlay.simulate.show_rates import expert_exchange
+
+    _check_small(gpus * tokens * number, MOST_SCORES, "scores (tokens of all GPUs x experts)")
+    load = expert_load(number, gpus, tokens, top_k, skew=skew, capacity_factor=capacity, seed=seed)
+    peak = _flops_per_s(device, flops_per_s)
+    exchanges = [
+        (
+            name,
+            expert_exchange(gpus, tokens, top_k, hidden=hidden, expert_width=expert_width, flops_per_s=peak, link_bytes_per_s=w),
+        )
+        for name, w in _rates(links or DEFAULT_LINKS)
+    ]
+    named = [{"link": name, "exchange": exchange} for name, exchange in exchanges]
+    _say("experts", lambda page: experts_lines(load, exchanges, tokens, page), json, load=load, even_routing=named)
+
+
+def _check_small(count: int, most: int, what: str) -> None:
+    """Raise where a run is not small: it would take minutes, or more memory than a laptop has."""
+    from parlay.errors import UsageError
+
+    if count > most:
+        raise UsageError(
+            f"{count:,} {what} are more than the {most:,} that a small run takes", where="show", hint="smaller numbers"
+        )
+
+
+def block_size(
+    link: Annotated[
+        str, typer.Option("--link", metavar="NAME", help="A link of the catalog, or a rate such as 50GB/s.")
+    ] = "nvlink4",
+    queries_per_kv: Annotated[
+        int, typer.Option("--queries-per-kv", metavar="G", min=1, max=4096, help="Query heads a K/V head.")
+    ] = 1,
+    causal: Annotated[bool, typer.Option("--causal/--no-causal", help="Half of each round is masked, tokens balanced.")] = False,
+    hidden: Annotated[int, typer.Option("--hidden", metavar="H", min=1, max=1 << 20, help="Width of all query heads.")] = 4096,
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", min=2, max=MOST_RANKS, help="Ranks of the ring.")] = 8,
+    seq: Annotated[int, typer.Option("--seq", "--seq-len", metavar="TOKENS", min=2, max=1 << 30, help="Tokens.")] = 131072,
+    device: Device = "h100-sxm",
+    flops_per_s: FlopsPerS = None,
+    json: flags.Json = False,
+) -> None:
+    """Show from which block on a ring hides its transfer.
+
+    Example: parlay show block-size --link ib-ndr --queries-per-kv 4 --causal
+    """
+    from parlay.errors import UsageError
+    from parlay.report.show import block_size_lines
+    from parlay.simulate.show_rates import block_sizes, layer_traffic
+
+    if seq < ranks:
+        raise UsageError(f"{seq} tokens over {ranks} ranks leave a rank without tokens", hint="at least one token a rank")
+    (name, bandwidth), peak, block = *_rates([link]), _flops_per_s(device, flops_per_s), seq // ranks
+    given: dict[str, Any] = {
+        "flops_per_s": peak, "link_bytes_per_s": bandwidth, "query_width": hidden, "queries_per_kv": queries_per_kv, "causal": causal,
+    }  # fmt: skip
+    crossing = block_sizes([block], **given).crossing_tokens
+    middle = max(round(math.log2(crossing)), STEPS) if math.isfinite(crossing) else STEPS
+    shown = block_sizes(sorted({block, *(2**k for k in range(middle - STEPS, middle + STEPS + 1))}), **given)
+    traffic = layer_traffic(ranks, block * ranks, query_width=hidden, queries_per_kv=queries_per_kv)
+    title = (
+        f"ring attention over {name}"
+        + (f", {queries_per_kv} query heads a K/V head" if queries_per_kv > 1 else "")
+        + ", causal" * causal
+    )
+    _say(
+        "block-size",
+        lambda page: block_size_lines(shown, title, traffic, block, page),
+        json,
+        block_sizes=shown,
+        layer=traffic,
+        block=block,
+    )
+
+
+def _rates(links: Iterable[str]) -> list[tuple[str, float]]:
+    """Return name and one-way rate of each link, which is a name of the catalog or a rate."""
+    from parlay.hardware.load import load_link, user_catalog_directory
+    from parlay.units import parse_quantity
+
+    user = user_catalog_directory()
+    return [
+        (name, parse_quantity(name, "bytes/s", where="--link") if name[:1].isdigit() else load_link(name, user).bytes_per_s.value)
+        for name in links
+    ]
+
+
+def _flops_per_s(device: str, rate: str | None) -> float:
+    from parlay.errors import UsageError
+    from parlay.hardware.load import load_device, user_catalog_directory
+    from parlay.units import parse_quantity
+
+    if rate is not None:
+        return parse_quantity(rate, "FLOP/s", where="--flops-per-s")
+    found = load_device(device, user_catalog_directory()).flops_per_s
+    if "bf16" not in found:
+        raise UsageError("has no bf16 rate", where=f"--device {device}", hint="say one: --flops-per-s 100TFLOP/s")
+    return found["bf16"].value
+
+
 def _say(kind: str, lines: Callable[[Page], list[str]], json: bool, **parts: Any) -> None:
     from parlay.report.show import document
 
@@ -130,4 +274,6 @@ def register(app: typer.Typer) -> None:
     group.command("ring")(ring)
     group.command("ulysses")(ulysses)
     group.command("sp")(sp)
+    group.command("experts")(experts)
+    group.command("block-size")(block_size)
     app.add_typer(group, name="show")

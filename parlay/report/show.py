@@ -9,7 +9,9 @@ from typing import Any
 from parlay import __version__
 from parlay.report.table import Column, Page, render, wrap
 from parlay.simulate.show import LayerRegion, RingRounds, SequenceParallel, UlyssesGrids
+from parlay.simulate.show_experts import ExpertLoad
 from parlay.simulate.show_layers import LayerMemory
+from parlay.simulate.show_rates import BlockSizes, ExpertExchange, LayerTraffic
 from parlay.units import show_rate, significant
 
 
@@ -22,6 +24,8 @@ def document(kind: str, **parts: Any) -> dict[str, Any]:
 def _plain(part: Any) -> Any:
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         return dataclasses.asdict(part)
+    if isinstance(part, dict):
+        return {key: _plain(each) for key, each in part.items()}
     return [_plain(each) for each in part] if isinstance(part, list | tuple) else part
 
 
@@ -203,3 +207,92 @@ def size(value: float) -> str:
 
 def _vector(values: Sequence[float]) -> str:
     return "(" + ", ".join(f"{v:g}" for v in values) + ")"
+
+
+def experts_lines(
+    load: ExpertLoad, exchanges: Sequence[tuple[str, ExpertExchange]], tokens_per_gpu: int, page: Page
+) -> list[str]:
+    """Return the load of each expert and GPU, what is dropped, who waits, and the exchange beside the experts' products."""
+    capacity = "no capacity limit" if load.capacity is None else f"at most {load.capacity:,} copies an expert"
+    gpus = len(load.rank_load)
+    title = f"{len(load.wanted)} experts on {gpus} GPUs, {tokens_per_gpu:,} tokens a GPU, {capacity}"
+    most = max(load.wanted)
+    rows = [
+        [str(i), str(load.rank_of[i]), f"{w:,}", f"{load.computed[i]:,}", f"{load.dropped[i]:,}", _bar(load.computed[i], load.dropped[i], most)]
+        for i, w in enumerate(load.wanted)
+    ]  # fmt: skip
+    columns = [
+        Column("expert"), Column("GPU"), Column("copies sent to it"), Column("computed"), Column("dropped"), Column("# computed, x dropped", right=False),
+    ]  # fmt: skip
+    out = [page.bold(title), "", *render(columns, rows, page), ""]
+    busiest = max(load.rank_load)
+    rows = [
+        [
+            str(r),
+            f"{mine:,}",
+            f"{load.rank_waiting[r]:,}",
+            f"{load.rank_sent[r]:,}",
+            _bar(mine, load.rank_waiting[r], busiest, "."),
+        ]
+        for r, mine in enumerate(load.rank_load)
+    ]
+    columns = [
+        Column("GPU"), Column("copies computed"), Column("waits for"), Column("sent away"), Column("# busy, . waiting", right=False),
+    ]  # fmt: skip
+    out += [*render(columns, rows, page), ""]
+    text = (
+        f"the busiest GPU has {load.busiest_over_mean:.2f} times the mean; GPUs wait {load.waiting_share:.1%} of the layer's time; "
+        f"{load.dropped_share:.1%} of the copies are dropped"
+    )
+    out += [*wrap(text, page), ""]
+    rows = [
+        [name, size(x.sent_bytes), _ms(x.exchange_s), rate(x.expert_flops), _ms(x.expert_s), f"{x.exchange_over_compute:.2f}"]
+        for name, x in exchanges
+    ]
+    columns = [
+        Column("with even routing, over", right=False), Column("sent by a GPU"), Column("takes ms"), Column("FLOP of experts", drop=1), Column("take ms"),
+        Column("ratio"),
+    ]  # fmt: skip
+    return [*out, *render(columns, rows, page)]
+
+
+BAR = 24  # characters of the longest bar
+
+
+def _bar(first: float, second: float, whole: float, mark: str = "x") -> str:
+    """Return two parts of a bar in characters; what is left of `whole` stays empty."""
+    a, both = round(BAR * first / max(whole, 1)), round(BAR * (first + second) / max(whole, 1))
+    return "#" * a + mark * (both - a)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f}" if seconds >= 1e-4 else significant(seconds * 1e3, 2)
+
+
+def rate(value: float) -> str:
+    """Return FLOP as a power of ten with three digits, as papers print them: 5.77e12."""
+    mantissa, _, exponent = f"{value:.2e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def block_size_lines(shown: BlockSizes, title: str, traffic: LayerTraffic, marked: int, page: Page) -> list[str]:
+    """Return compute and transfer time by block size, the crossing marked between two rows, and what a layer sends."""
+    rows, crossed = [], False
+    for block in shown.blocks:
+        if block.tokens >= shown.crossing_tokens and not crossed:
+            crossed = True
+            rows.append(["-> " + f"{shown.crossing_tokens:,.0f}", "", "", "", "", "as long"])
+        name = f"* {block.tokens:,}" if block.tokens == marked else f"{block.tokens:,}"
+        state = "hidden" if block.hidden else "exposed"
+        rows.append([name, rate(block.flops), _ms(block.compute_s), size(block.transfer_bytes), _ms(block.transfer_s), state])
+    columns = [
+        Column("block tokens"), Column("FLOP"), Column("computes ms"), Column("sends"), Column("takes ms"), Column("transfer", right=False),
+    ]  # fmt: skip
+    out = [page.bold(title), "", *render(columns, rows, page), ""]
+    texts = [
+        f"-> the smallest block whose transfer hides: {shown.crossing_tokens:,.0f} tokens, in the backward pass "
+        f"{shown.crossing_backward_tokens:,.0f}",
+        f"* a layer at this block: the ring sends {size(traffic.ring_bytes)} a GPU, Ulysses {size(traffic.ulysses_bytes)}, which nothing "
+        f"hides (ring / Ulysses = {traffic.ring_over_ulysses:.3g})",
+    ]
+    return [*out, *(line for text in texts for line in wrap(text, page))]

@@ -87,6 +87,54 @@ def test_sp_of_check_yourself_2(parlay):
     assert "norm 4,096 x 5,120 nothing 1,024 x 5,120 tokens" in lines
 
 
+def test_block_size_is_example_d(parlay):
+    """Prints 4.40e12 FLOP, 4.45 ms, 268 MB, 0.60 ms hidden; 5.37 ms not hidden; 67 MB, 1.34 ms hidden; 1.88 GB and 470 MB."""
+    found = {}
+    for name, extra in {"nvlink4": (), "ib-ndr": (), "gqa": ("--queries-per-kv", 4)}.items():
+        ran = parlay("show", "block-size", "--link", "nvlink4" if name == "nvlink4" else "ib-ndr", *extra)
+        found[name] = words(ran.out)
+    assert "* 16,384 4.40e12 4.45 268 MB 0.60 hidden" in found["nvlink4"]
+    assert "* 16,384 4.40e12 4.45 268 MB 5.37 exposed" in found["ib-ndr"]
+    assert "* 16,384 4.40e12 4.45 67.1 MB 1.34 hidden" in found["gqa"]
+    for name, crossing in (("nvlink4", "2,198"), ("ib-ndr", "19,780"), ("gqa", "4,945")):
+        lines = found[name]
+        mark = lines.index(f"-> {crossing} as long")
+        assert lines[mark - 1].endswith("exposed")
+        assert lines[mark + 1].endswith("hidden")
+    whole = " ".join(found["ib-ndr"])
+    assert "the ring sends 1.88 GB a GPU, Ulysses 470 MB, which nothing hides (ring / Ulysses = 4)" in whole
+
+
+def test_block_size_of_the_quick_check(parlay):
+    """The lesson: causal, g = 4, 50 GB/s and 500 TFLOP/s: 5,000 tokens."""
+    ran = parlay(
+        "show", "block-size", "--link", "50GB/s", "--queries-per-kv", 4, "--causal", "--flops-per-s", "500TFLOP/s", "--json"
+    )
+    assert ran.document["block_sizes"]["crossing_tokens"] == 5000
+    assert parlay("show", "block-size", "--hidden", 64, "--json").document["block_sizes"]["crossing_tokens"] == pytest.approx(
+        2197.78, abs=0.01
+    )
+
+
+def test_experts_is_example_e(parlay):
+    """Prints 235 MB, 0.52 and 4.70 ms; 5.77e12 FLOP, 5.84 ms; ratios 0.09 and 0.80."""
+    lines = words(parlay("show", "experts").out)
+    assert "nvlink4 235 MB 0.52 5.77e12 5.84 0.09" in lines
+    assert "ib-ndr 235 MB 4.70 5.77e12 5.84 0.80" in lines
+
+
+def test_experts_drop_and_wait(parlay):
+    ran = parlay("show", "experts", "--gpus", 8, "--experts", 8, "--skew", 1, "--capacity", 1.25, "--tokens", 1000, "--json")
+    load = ran.document["load"]
+    assert load["capacity"] == 1.25 * 2 * 8000 / 8
+    assert max(load["computed"]) == load["capacity"] < max(load["wanted"])
+    assert sum(load["computed"]) + sum(load["dropped"]) == sum(load["wanted"]) == 16000
+    free = words(parlay("show", "experts", "--skew", 1, "--tokens", 1000).out)
+    assert free[0] == "8 experts on 8 GPUs, 1,000 tokens a GPU, no capacity limit"
+    assert any(line.endswith("0.0% of the copies are dropped") for line in free)
+    assert parlay("show", "experts", "--seed", 1, "--json").out != parlay("show", "experts", "--json").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -97,6 +145,15 @@ def test_sp_of_check_yourself_2(parlay):
         (["sp", "--partial", "1,x"], "'1,x' is not a list of numbers"),
         (["sp", "--partial", "1,nan"], "'1,nan' is not a list of numbers"),
         (["sp", "--partial", "1,2", "--partial", "1"], "every GPU holds a partial sum of the same tokens"),
+        (["experts", "--capacity", "0"], "the capacity factor > 0"),
+        (["experts", "--top-k", "9"], "top-9 of 8 experts"),
+        (["experts", "--experts", "4096", "--tokens", "1000000"], "are more than the"),
+        (["ring", "--ranks", "1000", "--seq", "4000000"], "are more than the"),
+        (["block-size", "--link", "nvlnk4"], "nvlink4"),
+        (["block-size", "--link", "50GB"], "not a quantity in bytes/s"),
+        (["block-size", "--flops-per-s", "0"], "must be finite and greater than zero"),
+        (["block-size", "--queries-per-kv", "3"], "does not divide into groups of 3"),
+        (["block-size", "--ranks", "8", "--seq", "7"], "leave a rank without tokens"),
         (["rings"], "no such command 'rings'"),
     ],
 )

@@ -123,7 +123,20 @@ def test_control_c_is_one_line_and_130():
     assert (running.returncode, out, err) == (130, "", "interrupted\n")
 
 
-NAMES = ["", *COMMANDS, "models list", "models show", "models import", "hardware list", "hardware show"]
+NAMES = [
+    "",
+    *COMMANDS,
+    "show ring",
+    "show ulysses",
+    "show sp",
+    "show experts",
+    "show block-size",
+    "models list",
+    "models show",
+    "models import",
+    "hardware list",
+    "hardware show",
+]
 TYPES = re.compile(r"[{}\[\]<>]|\b(INTEGER|FLOAT|TEXT|PATH|int|float|str|path|range|RANGE)\b")
 
 

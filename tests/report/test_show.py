@@ -5,10 +5,14 @@ import pytest
 from parlay.report import show as report
 from parlay.report.table import Page
 from parlay.simulate import show
+from parlay.simulate.show_experts import expert_load
 from parlay.simulate.show_layers import layer_memory
+from parlay.simulate.show_rates import block_sizes, expert_exchange, layer_traffic
 
 NARROW = Page(80)
 REGIONS = [show.layer_regions(131072, 16384, tensor=8, sequence=on) for on in (False, True)]
+BLOCKS = block_sizes([8192, 16384, 32768], flops_per_s=989e12, link_bytes_per_s=50e9, query_width=4096)
+EVEN = expert_exchange(8, 8192, 2, hidden=4096, expert_width=14336, flops_per_s=989e12, link_bytes_per_s=50e9)
 TEXTS = {
     "ring": lambda page: report.ring_lines(show.ring_rounds(4, 8), page),
     "ring of many": lambda page: report.ring_lines(show.ring_rounds(16, 131072, list_pairs=False), page),
@@ -17,6 +21,10 @@ TEXTS = {
     "ulysses of many": lambda page: report.ulysses_lines(show.ulysses_grids(4, 8, 64), page),
     "sp": lambda page: report.sequence_parallel_lines(show.sequence_parallel([[1, 2, 3, 4], [10, 20, 30, 40]]), page, 2),
     "layer": lambda page: report.layer_lines(REGIONS, layer_memory(131072, 16384, tensor=8, layers=126), 8, page),
+    "experts": lambda page: report.experts_lines(
+        expert_load(16, 8, 8192, 2, skew=1, capacity_factor=1.25), [("ib-ndr", EVEN)], 8192, page
+    ),
+    "block-size": lambda page: report.block_size_lines(BLOCKS, "ring", layer_traffic(8, 131072, query_width=4096), 16384, page),
 }
 
 
@@ -48,7 +56,8 @@ def test_tokens(held, shown):
 
 
 def test_documents_are_plain_data():
-    found = report.document("sp", collectives=show.sequence_parallel([[1, 2], [3, 4]]), regions=REGIONS[0])
+    found = report.document("sp", collectives=show.sequence_parallel([[1, 2], [3, 4]]), regions=REGIONS[0], even=[{"x": EVEN}])
+    assert found["even"][0]["x"]["copies"] == 16384
     assert found["schema_name"] == "parlay/show-sp"
     assert found["collectives"]["tensor"][0]["after"] == [[4.0, 6.0], [4.0, 6.0]]
     assert found["regions"][0]["cut_by"] == "nothing"
