@@ -88,9 +88,12 @@ def price(
     return Prices(layouts, held, price_time(model, cluster, workload, layouts, rates, stages=stages))
 
 
-def price_memory(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> Memory:
-    """Return the memory of `layouts` on the stages that can decide."""
-    return memory(model, cluster, workload, layouts, stages_of(model, layouts, workload.global_batch, every=False))
+def price_memory(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, *, stages: Stages | None = None
+) -> Memory:
+    """Return the memory of `layouts`, on the stages that can decide unless given."""
+    stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
+    return memory(model, cluster, workload, layouts, stages)
 
 
 def price_time(

@@ -19,7 +19,10 @@ def in_flight(schedule: ArrayLike, stages: ArrayLike, virtual: ArrayLike, micro_
     """
     s, p, v, m, r = np.broadcast_arrays(*(np.asarray(x) for x in (schedule, stages, virtual, micro_batches, stage)))
     out = np.ones(s.shape)
-    for code in np.unique(s):
+    codes = np.flatnonzero(np.bincount(np.ravel(np.asarray(schedule))))
+    if len(codes) == 1:
+        return _of(SCHEDULES[codes[0]], p, v, m, r)
+    for code in codes:
         at = s == code
         out[at] = _of(SCHEDULES[code], p[at], v[at], m[at], r[at])
     return out

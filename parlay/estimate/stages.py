@@ -45,6 +45,12 @@ class Stages:
         """Layers of the stage, all kinds and chunks together."""
         return np.asarray(sum(self.layers.values()))
 
+    def take(self, rows: NDArray[np.bool_]) -> Stages:
+        """Return the stages of some layouts."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        layers = {kind: count[rows] for kind, count in fields.pop("layers").items()}
+        return Stages(layers=layers, **{name: value[rows] for name, value in fields.items()})
+
 
 @dataclasses.dataclass(frozen=True)
 class _Content:

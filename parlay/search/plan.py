@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
 from parlay.estimate.shard import distinct
+from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
@@ -203,11 +204,12 @@ def _search(
     question = Question(model, cluster, workload, gpus)
     try:
         for layouts in layouts_of(question, space, found.counted):
-            held = price_memory(model, cluster, workload, layouts)
+            stages = stages_of(model, layouts, workload.global_batch, every=False)
+            held = price_memory(model, cluster, workload, layouts, stages=stages)
             fits = held.peak <= held.limit_bytes - space.asked.headroom_bytes
             if fits.any():
                 fitting = layouts.take(fits)
-                step = price_time(model, cluster, workload, fitting, rates).step
+                step = price_time(model, cluster, workload, fitting, rates, stages=stages.take(fits)).step
                 found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top)
             else:
                 _nearer(found, layouts, held.peak)
