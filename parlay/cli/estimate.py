@@ -54,7 +54,7 @@ def estimate(
         model, on=on, gpus=gpus, layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
         source=source,
     )  # fmt: skip
-    say_notes(q.imported)
+    say_notes(q)
     if q.layout is None:
         raise UsageError(
             "no layout given", where="estimate", hint="write one: --layout tp8.pp4.dp2; `parlay plan` finds the best"

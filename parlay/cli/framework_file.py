@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from parlay.errors import UsageError
 
 if TYPE_CHECKING:
+    from parlay.cli.question import Question
     from parlay.frameworks.given import Imported
-
-DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "first_layers", "last_layers", "shard")  # what --layout replaces as one
 
 
 def base_table(source: str, gpus: int | None, layout: str | None, keep_layout: bool) -> tuple[dict[str, Any], Imported]:
-    """Return the table of a framework's file and what was read; without its layout where the command looks for one."""
+    """Return the table of a framework's file and what was read; without its layout where one is given or looked for."""
     from parlay.frameworks.detect import read_framework
 
     try:
@@ -27,8 +26,8 @@ def base_table(source: str, gpus: int | None, layout: str | None, keep_layout: b
     if not keep_layout:
         table.pop("layout", None)
     elif layout is not None:
-        table["layout"] = {key: value for key, value in table["layout"].items() if key not in DEGREES}
         table.pop("gpus", None)
+        table.pop("layout")
     return table, imported
 
 
@@ -46,14 +45,11 @@ def check_whole(table: dict[str, Any], source: str, needs_gpus: bool) -> None:
         raise UsageError("does not say how many GPUs", where=source, hint="say it with --gpus 64, or give the whole --layout")
 
 
-def say_notes(imported: Imported | None) -> None:
-    """Write to stderr what a framework's file was read as, what was assumed, and what was not understood."""
-    if imported is None:
-        return
-    counts = f"{len(imported.understood)} settings understood, {len(imported.ignored)} without effect on time or memory"
-    lines = [
-        f"read as {imported.framework}: {counts}",
-        *imported.notes,
-        *(f"not understood: {x}" for x in imported.not_understood),
-    ]
+def say_notes(asked: Question) -> None:
+    """Write to stderr what was assumed to read a model's config.json, and how a framework's file was read."""
+    lines = list(asked.model_notes)
+    found = asked.imported
+    if found is not None:
+        counts = f"{len(found.understood)} settings understood, {len(found.ignored)} without effect on time or memory"
+        lines += [f"read as {found.framework}: {counts}", *found.notes, *(f"not understood: {x}" for x in found.not_understood)]
     sys.stderr.write("".join(f"note: {line}\n" for line in lines))

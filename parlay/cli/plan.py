@@ -48,7 +48,7 @@ def plan(
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
     q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd, source=source, keep_layout=False)
-    say_notes(q.imported)
+    say_notes(q)
 
     space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches))
     found = asked.search(q, space, top, explain=sensitivity)
@@ -59,7 +59,7 @@ def plan(
     else:
         from parlay.report.plan import plan_lines
 
-        output.say(plan_lines(found, output.page(), q.gpu_hour_usd, pareto=pareto))
+        output.say(plan_lines(found, output.page(), q.gpu_hour_usd, pareto=pareto, typed=q.typed))
     if found.interrupted:
         raise KeyboardInterrupt
     if not found.rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ class Question:
     budget: dict[str, Any]
     gpu_hour_usd: float | None
     imported: Imported | None = None  # what --from read
+    model_notes: tuple[str, ...] = ()  # what was assumed to read the model's config.json
+    typed: tuple[str | None, str | None] = (None, None)  # words that stand for model and cluster on a command line
 
 
 def ask(
@@ -72,7 +75,16 @@ def ask(
             table[key] = value
     table["training"] = _section(table, "training", where) | {k: v for k, v in (training or {}).items() if v is not None}
     asked = _resolve(table, where, layout, {k: v for k, v in (layout_fields or {}).items() if v is not None})
-    return dataclasses.replace(asked, imported=imported)
+    return dataclasses.replace(asked, imported=imported, typed=_typed(table, model, source))
+
+
+def _typed(table: dict[str, Any], model: str | None, source: str | None) -> tuple[str | None, str | None]:
+    """Return what names the model and the cluster on a command line; a table of a run file has no such name."""
+    cluster = table["cluster"] if isinstance(table.get("cluster"), str) else None
+    if source is not None:
+        return " ".join(([shlex.quote(model)] if model else []) + ["--from", shlex.quote(source)]), cluster
+    named = table.get("model")
+    return shlex.quote(named) if isinstance(named, str) else model, shlex.quote(cluster) if cluster else None
 
 
 def _run_file(name: str | None) -> tuple[dict[str, Any], str]:
@@ -139,7 +151,7 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
     from parlay.layouts.layout import Layout, parse_layout
     from parlay.specfile import validate
 
-    model = _model(table.get("model"), where)
+    model, notes = _model(table.get("model"), where)
     if table.get("cluster") is None:
         raise UsageError("no cluster given", where=where, hint="name one with --on dgx-h100; `parlay hardware list` shows all")
     cluster = _cluster(table["cluster"], where, user_catalog_directory())
@@ -167,21 +179,28 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
         raise UsageError(f"a price per GPU-hour must be above 0, got {rate!r}", where=f"{where}: gpu_hour_usd", hint="e.g. 2.5")
     if rate is None and cluster.gpu_hour_usd is not None:
         rate = cluster.gpu_hour_usd.value
-    return Question(model, cluster, gpus, _workload(table["training"], where), chosen, _section(table, "budget", where), rate)
+    workload, budget = _workload(table["training"], where), _section(table, "budget", where)
+    return Question(model, cluster, gpus, workload, chosen, budget, rate, model_notes=notes)
 
 
-def _model(given: Any, where: str) -> ModelSpec:
-    from parlay.models.load import load_model, merge_over
+def _model(given: Any, where: str) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return the model, and what was assumed to read it."""
+    from parlay.models.load import is_config, load_model, merge_over
     from parlay.models.spec import ModelSpec
     from parlay.specfile import validate
 
     if isinstance(given, dict):
-        return validate(ModelSpec, merge_over(given), f"{where}: model")
+        return validate(ModelSpec, merge_over(given), f"{where}: model"), ()
     if not isinstance(given, str) or not given:
         raise UsageError(
             "no model given", where=where, hint="name one: parlay plan llama-3.1-70b ...; `parlay models list` shows all"
         )
-    return load_model(given)
+    if is_config(given):
+        from parlay.models.huggingface import import_config
+
+        found = import_config(given)
+        return found.spec, found.assumed
+    return load_model(given), ()
 
 
 def _cluster(given: Any, where: str, user: Path) -> Cluster:

@@ -47,13 +47,18 @@ def load_model(name: str | Path) -> ModelSpec:
     >>> load_model("Llama-3.1-8B").layer_count
     32
     """
-    text = str(name)
-    if text == "-" or text.endswith(".json") or ((is_path(name) or text in (".", "..")) and os.path.isdir(text)):
+    if is_config(name):
         from parlay.models.huggingface import load_config
 
         return load_config(name)
     path = _locate(name)
     return validate(ModelSpec, _read(path, ()), str(path))
+
+
+def is_config(name: str | Path) -> bool:
+    """Return whether a name stands for a Hugging Face config.json: a .json file, a directory, or "-"."""
+    text = str(name)
+    return text == "-" or text.endswith(".json") or ((is_path(name) or text in (".", "..")) and os.path.isdir(text))
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:

@@ -33,11 +33,16 @@ def options(layout: Layout) -> str:
     return ", ".join(parts)
 
 
-def estimate_command(e: Estimate) -> str:
-    """Return the `parlay estimate` command that prices this very estimate again."""
+def estimate_command(e: Estimate, model: str | None = None, cluster: str | None = None) -> str:
+    """Return the `parlay estimate` command that prices this very estimate again.
+
+    `model` and `cluster` are what was typed for them, such as a file; a framework's file may set what a flag leaves at its
+    default, so with --from every flag is written.
+    """
     w, x = e.workload, e.layout
+    every = "--from " in (model or "")
     parts = [
-        f"parlay estimate {e.model.id} --on {e.cluster.id} --layout {x}",
+        f"parlay estimate {model or e.model.id} --on {cluster or e.cluster.id} --layout {x}",
         f"--seq-len {w.seq_len} --global-batch {w.global_batch}",
     ]
     default_workload, default_layout = Workload(), Layout()
@@ -46,9 +51,9 @@ def estimate_command(e: Estimate) -> str:
         ("optimizer", w.optimizer, default_workload.optimizer),
         ("framework", w.framework, default_workload.framework),
         ("zero", x.zero, default_layout.zero),
-        ("recompute", "+".join(x.recompute), ""),
+        ("recompute", "+".join(x.recompute) or "none", "none"),
     ):
-        if value != default:
+        if every or value != default:
             parts.append(f"--{flag} {value}")
     told = {"seq_len", "global_batch", "precision", "optimizer", "framework", "total_tokens"}
     parts += [

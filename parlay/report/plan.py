@@ -12,8 +12,18 @@ from parlay.search.plan import Plan
 from parlay.units import GIB, show_bytes, show_count, significant
 
 
-def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None, *, pareto: bool = False) -> list[str]:
-    """Return the whole answer as lines: the question, the table, the reasons, what was rejected, what it rests on."""
+def plan_lines(
+    p: Plan,
+    page: Page,
+    gpu_hour_usd: float | None = None,
+    *,
+    pareto: bool = False,
+    typed: tuple[str | None, str | None] = (None, None),
+) -> list[str]:
+    """Return the whole answer as lines: the question, the table, the reasons, what was rejected, what it rests on.
+
+    `typed` is what the user wrote for model and cluster, for the command of the next step.
+    """
     out = [*question_lines(p, page, *_asked(p)), ""]
     if p.interrupted:
         out += [*wrap(f"Interrupted: the best of the {p.priced:,} layouts priced so far, not of all.", page), ""]
@@ -25,7 +35,7 @@ def plan_lines(p: Plan, page: Page, gpu_hour_usd: float | None = None, *, pareto
         first = p.rows[0].estimate
         out += sensitivity_lines(p, page)
         out += ["", *assumption_count(first, page), *accuracy_lines(first, page)]
-        out += ["next:", *wrap(estimate_command(first), page, indent="  ", hang="  ", end=" \\")]
+        out += ["next:", *wrap(estimate_command(first, *typed), page, indent="  ", hang="  ", end=" \\")]
     return out
 
 

@@ -78,7 +78,21 @@ def test_flags_win(capsys):
     assert (layout["tp"], layout["dp"], layout["zero"], list(layout["recompute"])) == (2, 16, 0, [])
     _, out, _ = run(capsys, "estimate", "--from", script, "--on", "dgx-h100", "--json", "--layout", "tp4.pp2.dp2")
     layout = json.loads(out)["estimate"]["layout"]
-    assert (layout["tp"], layout["pp"], layout["dp"], list(layout["recompute"])) == (4, 2, 2, ["core_attention", "mlp"])
+    assert (layout["tp"], layout["pp"], layout["dp"], list(layout["recompute"])) == (4, 2, 2, [])  # the whole layout is replaced
+
+
+def test_the_next_command_of_a_plan_prices_its_first_row(capsys):
+    script = str(DATA / "llama3-8b-fp8.sh")
+    code, out, _ = run(capsys, "plan", "--from", script, "--on", "dgx-h100", "--gpus", 8, "--top", 1)
+    assert code == 0
+    command = " ".join(out[out.index("next:") + 5 :].replace("\\\n", " ").split())
+    assert command.startswith(f"parlay estimate --from {script} --on dgx-h100 --layout tp")
+    code, priced, _ = run(capsys, *command.split()[1:], "--json")
+    code, planned, _ = run(capsys, "plan", "--from", script, "--on", "dgx-h100", "--gpus", 8, "--top", 1, "--json")
+    first = json.loads(planned)["rows"][0]["estimate"]
+    assert json.loads(priced)["estimate"]["step_s"] == pytest.approx(first["step_s"])
+    for key in ("layout_short", "memory_peak_bytes"):
+        assert json.loads(priced)["estimate"][key] == first[key]
 
 
 def test_from_standard_input(capsys, monkeypatch):
