@@ -18,6 +18,7 @@ from parlay.layouts.layout import Layout
 from parlay.layouts.rules import RULES
 from parlay.layouts.workload import Workload
 from parlay.models.load import list_models, load_model
+from parlay.report.concepts import concept_pages
 from parlay.report.documents import schemas
 from parlay.report.latex import plain, prose
 from parlay.units import show_bytes, show_rate, show_seconds
@@ -37,6 +38,7 @@ def pages() -> dict[str, str]:
         "reference/hardware.md": hardware_page(),
     }
     found |= {f"reference/formulas/{name}.md": text for name, text in formula_pages().items()}
+    found |= {f"concepts/{name}": GENERATED + text for name, text in concept_pages().items()}
     found |= {f"schemas/{name}": text for name, text in schemas().items()}
     return found
 

@@ -244,7 +244,9 @@ def experts_lines(
         f"the busiest GPU has {load.busiest_over_mean:.2f} times the mean; GPUs wait {load.waiting_share:.1%} of the layer's time; "
         f"{load.dropped_share:.1%} of the copies are dropped"
     )
-    out += [*wrap(text, page), ""]
+    out += wrap(text, page)
+    if not exchanges:
+        return out
     rows = [
         [name, size(x.sent_bytes), _ms(x.exchange_s), rate(x.expert_flops), _ms(x.expert_s), f"{x.exchange_over_compute:.2f}"]
         for name, x in exchanges
@@ -253,7 +255,7 @@ def experts_lines(
         Column("with even routing, over", right=False), Column("sent by a GPU"), Column("takes ms"), Column("FLOP of experts", drop=1), Column("take ms"),
         Column("ratio"),
     ]  # fmt: skip
-    return [*out, *render(columns, rows, page)]
+    return [*out, "", *render(columns, rows, page)]
 
 
 BAR = 24  # characters of the longest bar

@@ -10,6 +10,8 @@ from parlay.report.table import Column, Page, fields, render, wrap
 from parlay.units import significant
 from parlay.validation.worked_examples import Outcome
 
+LEAST_DIGIT = 6  # decimals up to which a printed number is shown digit by digit
+
 
 def verify_lines(outcomes: list[Outcome], page: Page, *, everything: bool) -> list[str]:
     """Return one row an example, then the errata, then what failed, and the count."""
@@ -45,15 +47,16 @@ def _details(o: Outcome, page: Page) -> list[str]:
     e = o.example
     status = e.status if o.passed else f"{e.status}: FAIL"
     pairs = [("example", f"{e.id} ({status})"), ("from", f"{e.document}; {e.section}"), ("computes", e.computes)]
-    pairs += [("inputs", _values(e.inputs))] if e.inputs else []
-    pairs += [("printed", _values(e.said)), ("computed", _values(o.computed))]
-    pairs += [("expected", _values(e.value))] if e.value and not o.passed else []
+    pairs += [("inputs", values_text(e.inputs))] if e.inputs else []
+    pairs += [("printed", values_text(e.said)), ("computed", values_text(o.computed))]
+    pairs += [("expected", values_text(e.value))] if e.value and not o.passed else []
     pairs += [("why", e.why)] if e.why else []
     pairs += [("problem", o.problem)] if o.problem else []
     return fields(pairs, page)
 
 
-def _values(table: Any) -> str:
+def values_text(table: Any) -> str:
+    """Return named values in one line."""
     return ", ".join(f"{k} = {_shown(v)}" for k, v in table.items())
 
 
@@ -62,6 +65,8 @@ def _shown(value: Any) -> str:
         return "[" + ", ".join(_shown(v) for v in value) + "]"
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return "yes" if value is True else "no" if value is False else str(value)
+    if isinstance(value, Decimal) and -LEAST_DIGIT <= int(value.as_tuple().exponent) <= 0:
+        return f"{value:,}"  # as it is printed
     number = float(value)
     if number == int(number) and abs(number) < 1e15:
         return f"{number:,.0f}"
