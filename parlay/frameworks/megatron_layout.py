@@ -23,6 +23,7 @@ OPTIMIZERS = {"adam": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"
 RECIPES = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8", "delayed": "fp8", "tensorwise": "fp8", "custom": "fp8"}
 DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 HIDDEN_DROPOUT = 0.1
+MOST_LAYOUT = 100_000  # characters of a pipeline layout written out
 VOCABULARY_MULTIPLE = 128
 
 Table = dict[str, Any]
@@ -126,8 +127,11 @@ def expand_layout(text: str) -> str:
     >>> expand_layout("Et*2|(t|)*2L")
     'Ett|t|t|L'
     """
-    out = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: m[1] * int(m[2]), text[:2000])
-    return re.sub(r"([A-Za-z])\*(\d{1,4})", lambda m: m[1] * int(m[2]), out)
+    for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([A-Za-z])\*(\d{1,4})"):
+        if sum(len(inner) * int(count) for inner, count in re.findall(pattern, text)) > MOST_LAYOUT:
+            raise UsageError("names more layers than any model has", where="pipeline-model-parallel-layout")
+        text = re.sub(pattern, lambda m: m[1] * int(m[2]), text)
+    return text
 
 
 def cp_kind_of(args: Given, cp: int, inner: int, notes: list[str]) -> tuple[str, int]:
