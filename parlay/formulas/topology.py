@@ -141,7 +141,7 @@ def ranks_in_domain(size: ArrayLike, stride: ArrayLike, domain: ArrayLike) -> Re
     Notes
     -----
     Exact where each of s, q s and D divides the next larger, as powers of two do; else domains hold different numbers
-    and this is that of a group that starts at one.
+    and this is the fewest that one in the middle of a group holds.
 
     Examples
     --------

@@ -113,3 +113,9 @@ def test_broadcast_equals_a_loop():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+@pytest.mark.parametrize("t", [2, 3, 8])
+def test_scores_are_split_by_heads(t):
+    whole = act.unfused_scores(64, 128, 24, dropout=[0, 1])
+    assert (t * act.unfused_scores(64, 128, 24, tensor=t, dropout=[0, 1])).tolist() == pytest.approx(whole.tolist())

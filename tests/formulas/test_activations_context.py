@@ -45,3 +45,26 @@ def test_llama_3_gathers_a_head_a_rank():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+@settings(max_examples=50)
+@given(c=st.integers(2, 16), t=st.integers(1, 8), a=st.integers(1, 8), k=st.integers(1, 8), n=st.integers(1, 99))
+def test_splitting_heads_is_the_same_as_having_fewer(c, t, a, k, n):
+    """Over t ranks each has a / t query heads, and at least one K/V head."""
+    kv = max(k, t) / t
+    for held in (ctx.ring_forward_held, ctx.ring_backward_held):
+        assert held(n, a * t, k, 64, ring=c, tensor=t) == pytest.approx(held(n, a, kv, 64, ring=c))
+    assert ctx.gathered_keys_values(n, k, 64, 32, ranks=c, tensor=t) == pytest.approx(2 * c * n * kv * (64 + 32))
+
+
+def test_backward_buffers_by_counting():
+    """Two blocks each of K and V and of their gradients, in pairs, and one of the queries' size; none of no tokens or no bytes."""
+    blocks = 2 * 2 * 2
+    assert ctx.ring_backward_held(10, 6, 3, 16, ring=4, tensor=2, element_bytes=1) == 10 * 16 * (blocks * 1.5 + 3)
+    assert ctx.ring_backward_held(0, 6, 3, 16, ring=[1, 2]).tolist() == [0.0, 0.0]
+    assert ctx.ring_backward_held(10, 6, 3, 16, ring=[1, 2], element_bytes=0).tolist() == [0.0, 0.0]
+
+
+def test_no_rank_holds_more_than_the_last():
+    last, beyond = (ctx.ring_forward_held(10, 4, 2, 16, ring=4, rank=r) for r in (3, 9))
+    assert last == beyond

@@ -69,3 +69,9 @@ def test_broadcast():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+def test_what_floating_point_adds_to_a_full_row_is_not_a_row():
+    """A ten-billionth is noise, a billionth is not."""
+    rows = moe.expert_rows(1, 1, experts=1, capacity_factor=[1 + 3e-10, 1 + 2e-9])
+    assert rows.tolist() == [1.0, 2.0]

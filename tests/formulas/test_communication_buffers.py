@@ -36,3 +36,16 @@ def test_deepep_buffer_hints(ranks, queue, near, far):
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+def test_one_buffer_for_each_peer():
+    assert buffers.ring_communicator(channels=2, peers=5) == 5 * buffers.ring_communicator(channels=2, peers=1)
+    sizes = {"simple_bytes": 3, "ll_bytes": 5, "ll128_bytes": 7}
+    assert buffers.ring_communicator(channels=4, peers=2, **sizes) == 4 * 2 * (3 + 5 + 7)
+
+
+def test_tokens_of_other_nodes_by_counting_queues():
+    """A sending and a receiving queue for each node, the last one counted whole; none inside one node."""
+    given = {"nvlink_tokens": 3, "network_tokens": 5, "metadata_bytes": 1, "workspace_bytes": 0, "channels": 1, "nvlink_ranks": 4}
+    got = [float(buffers.deepep_buffers(n, 1, element_bytes=1, **given)) / 2 for n in (2, 4, 6, 8, 9)]
+    assert got == [2 * 3, 4 * 3, 4 * 3 + 2 * 2 * 5, 4 * 3 + 2 * 2 * 5, 4 * 3 + 2 * 3 * 5]

@@ -55,3 +55,8 @@ def test_ulysses_and_its_ring_use_all_ranks(N, k):
 def test_sixteen_ranks_of_a_model_with_eight_heads():  # the lesson: Ulysses reaches 8, so a ring of 2 goes around it
     assert context.outer_ring_ranks(16, 8) == 2
     assert context.gathered_kv_sent_bytes(8, 8192, 1024) == 234_881_024
+
+
+@given(N=st.integers(1, 64), k=st.integers(1, 64))
+def test_the_outer_ring_is_the_shortest_that_uses_all_ranks(N, k):
+    assert context.outer_ring_ranks(N, k) == next(R for R in range(1, N + 1) if R * min(N, k) >= N)

@@ -76,3 +76,8 @@ def test_uniform_routing_sends_the_formula_on_average():
 @given(factor=st.sampled_from([0.5, 1.0, 1.1, 1.25, 2.0]), K=st.integers(1, 8), T=st.integers(1, 5000), E=st.integers(1, 256))
 def test_capacity_equals_that_of_the_simulated_router(factor, K, T, E):
     assert experts.expert_capacity(factor, K, T, E) == capacity_rows(T, K, E, factor)
+
+
+def test_what_floating_point_adds_to_a_full_row_is_not_a_row():
+    """A ten-billionth is noise, a billionth is not."""
+    assert experts.expert_capacity([1 + 3e-10, 1 + 2e-9], 1, 1, 1).tolist() == [1.0, 2.0]

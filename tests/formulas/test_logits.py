@@ -53,3 +53,8 @@ def test_the_gradient_has_its_shard_beside_it_with_sequence_parallelism_only():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+def test_the_shard_beside_the_gradient_from_two_ranks_on():
+    got = logits.output_layer_gradient(64, 128, tensor=[1, 2, 3], sequence_parallel=1, element_bytes=6)
+    assert got.tolist() == [64 * 128 * 6, 64 * 128 * 9, 64 * 128 * 8]

@@ -106,3 +106,11 @@ def test_quantised_copies():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+@pytest.mark.parametrize("D", [2, 3, 64])
+def test_shards_share_the_state_out(D):
+    assert D * state.blockwise_moments(999, shards=D, block=32) == pytest.approx(float(state.blockwise_moments(999, block=32)))
+    assert D * state.factored_moments(64, 48, matrices=7, shards=D) == pytest.approx(
+        float(state.factored_moments(64, 48, matrices=7))
+    )

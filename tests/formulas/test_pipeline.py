@@ -202,3 +202,8 @@ def test_half_a_stage_is_refused():
 )
 def test_dualpipe_with_a_short_forward_is_off_by_one_forward(p, f, b, w, exact):
     assert 0 <= pipeline.dualpipe_bubble_s(p, f, b + w, w) - exact <= f
+
+
+def test_a_stage_beyond_the_last_holds_what_the_last_one_does():
+    for form in (flight.one_f_one_b_in_flight, flight.zb_h2_in_flight):
+        assert form(4, [3, 4, 9], 8).tolist() == [1.0, 1.0, 1.0]

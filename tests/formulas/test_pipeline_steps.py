@@ -124,3 +124,7 @@ def test_gpipe_of_llama_3_8b():
     assert 32 * layer / peak == pytest.approx(25.6)
     # summed tensor by tensor: the stage's input of all samples, and four layers of the eight samples of a micro-batch
     assert peak == sum(4096 * 4096 * 2 for _ in range(128)) + sum(4096 * 4096 * 2 for _ in range(4 * 8))
+
+
+def test_a_stage_beyond_the_last_has_one_version_as_the_last_one_has():
+    assert pipeline_steps.pipedream_weight_versions(4, [3, 4, 9]).tolist() == [1.0, 1.0, 1.0]

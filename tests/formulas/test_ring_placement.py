@@ -57,3 +57,11 @@ def test_the_busy_share_is_work_over_waiting(N):
     c = 2.0**24
     work = N * c * (N * c + 1) / 2 / N
     assert placement.contiguous_busy_share(N) == pytest.approx(work / placement.contiguous_ring_pairs(N, c), rel=1e-6)
+
+
+@few
+@given(N=st.integers(1, 9), j=st.integers(0, 40), c=st.integers(1, 8))
+def test_a_second_turn_of_the_ring_is_as_the_first(N, j, c):
+    for form in (placement.zigzag_round_pairs, placement.striped_round_pairs, placement.contiguous_round_pairs):
+        for rank in range(N):
+            assert form(N, rank, j, 2 * c) == form(N, rank, j % N, 2 * c)

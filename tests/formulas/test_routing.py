@@ -69,3 +69,9 @@ def test_the_loss_grows_by_the_covariance_of_load_and_gate(E, seed):
     f, p = (x / x.sum() for x in rng.random((2, E)) + 1e-3)
     covariance = np.mean((f - f.mean()) * (p - p.mean()))
     assert routing.load_balancing_loss(1.0, f, p) == pytest.approx(1 + E * E * covariance)
+
+
+def test_several_losses_at_once():
+    f, p = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]), np.array([[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]])
+    got = routing.load_balancing_loss([1.0, 2.0], f, p)
+    assert got == pytest.approx([3 * (0.1 + 0.075 + 0.125), 2 * 3 * 0.6])

@@ -129,3 +129,9 @@ def test_half_of_what_cannot_be_cut_is_refused(formula, name):
 def test_the_stated_units_are_known_ones(formula):
     allowed = {"-", "B", "s", "FLOP", "token", "B/s", "FLOP/s", "FLOP/B", "B/token", "token/s", "USD", "W"}
     assert {formula.unit, *(p.unit for p in formula.parameters)} <= allowed
+
+
+@pytest.mark.parametrize("formula", ALL, ids=lambda f: f.name)
+def test_defaults_are_those_that_the_docstring_states(formula):
+    stated = {p.name: float(p.type.rpartition("default ")[2]) for p in formula.parameters if "default " in p.type}
+    assert stated == {p.name: p.default for p in formula.parameters if p.default is not None}
