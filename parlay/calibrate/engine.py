@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import gc
 import importlib
 import socket
 import time
@@ -19,6 +20,7 @@ from parlay.errors import UsageError
 
 MOST_SAMPLES = 20
 LEAST_SAMPLES = 5
+LEAST_LINK_SAMPLES = 10  # the least of several is what finds the wire's own rate on a busy host
 L2_FLUSH_BYTES = 256 << 20  # twice the largest L2 there is, so that every call starts from memory
 CPU_ROTATION_BYTES = 192 << 20  # copies of the operands that a CPU runs through, more than a last-level cache holds
 WARM_CALLS = {"cuda": 20, "cpu": 2}
@@ -213,7 +215,7 @@ class Engine:
         self.barrier()
         once = self.largest([self._wall(run, 1)])[0]
         repeat = int(min(1000, max(1, LINK_SAMPLE_S / once)))
-        samples = int(min(MOST_SAMPLES, max(LEAST_SAMPLES, seconds / (once * repeat))))
+        samples = int(min(MOST_SAMPLES, max(LEAST_LINK_SAMPLES, seconds / (once * repeat))))
         out = []
         for _ in range(samples):
             self.barrier()
@@ -230,5 +232,8 @@ class Engine:
 
     def close(self) -> None:
         """Leave the job. Results are on disk by now: a teardown that hangs must not lose them."""
+        self.groups.clear()  # gloo ends the program with a signal if a group outlives the process group
+        self.control = None
+        gc.collect()
         if self.job.world > 1 and self.dist.is_initialized():
             self.dist.destroy_process_group()

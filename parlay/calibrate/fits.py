@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.rates.calibrated import attention_shape, link_key
+from parlay.rates.calibrated import attention_shape, link_key, merged_streams
 from parlay.rates.calibration_file import FITS_VERSION, AttentionPoint, Calibration, Fit, Gemm, Link, Stream
 from parlay.rates.kernels import ACCUMULATED_BYTES, ELEMENT_BYTES, soft_maximum
 from parlay.rates.network import wire_factor
@@ -223,10 +223,9 @@ def fit_attention(points: Sequence[AttentionPoint], dtype: str, *, backward: boo
 
 def fit_stream(points: Sequence[Stream], kind: str) -> Fit | None:
     """Return bytes / W + t0 of a byte-bound kernel, all directions together; None below two sizes."""
-    if len({p.bytes for p in points}) < 2:
+    size, t = merged_streams(points)
+    if len(size) < 2:
         return None
-    size = np.array([p.bytes for p in points], dtype=np.float64)
-    t = np.array([p.seconds.median for p in points])
     W0 = float(np.max(size / t))
 
     def model(x: Array) -> Array:

@@ -26,8 +26,19 @@ STREAM_CONVENTIONS: dict[str, tuple[float, float | None, str]] = {
     "copy": (4.0, None, "read x, write y"),
 }
 OPTIMIZER_BYTES = {"fp32": 28.0, "bf16": 14.0}  # gradient read; weight and two moments read and written
-ANCHORS_M = (128, 1024, 4096, 16384)
-ANCHORS_NK = ((512, 512), (2048, 2048), (4096, 4096), (8192, 8192), (14336, 4096), (4096, 14336), (1024, 8192), (8192, 1024))
+ANCHORS_M = (128, 512, 2048, 4096, 16384)
+ANCHORS_NK = (
+    (512, 512),
+    (512, 2048),
+    (2048, 512),
+    (2048, 2048),
+    (4096, 4096),
+    (8192, 8192),
+    (14336, 4096),
+    (4096, 14336),
+    (1024, 8192),
+    (8192, 1024),
+)
 SMALLEST_BYTES, LARGEST_BYTES = 1 << 10, 1 << 30
 DENSE_BYTES = (1 << 20, 1 << 28)  # here sizes are two apart, elsewhere four
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")

@@ -97,7 +97,7 @@ def calibrate(settings: Settings, job: Job, progress: Progress | None = None) ->
         raise run.lost(error) from None
     finally:
         stop.set()
-        if not run.broken:
+        if not run.broken or engine.backend == "gloo":  # taking NCCL down after a loss can wait for the lost rank for ever
             engine.close()
 
 

@@ -10,6 +10,7 @@ from parlay.errors import UsageError
 
 if TYPE_CHECKING:
     from parlay.cli.question import Question
+    from parlay.rates.interface import Rates
     from parlay.search.constraints import Constraints
     from parlay.search.plan import Plan
     from parlay.search.space import Space
@@ -64,13 +65,13 @@ def space_of(q: Question, fix: list[str] | None, asked: Constraints) -> Space:
     return fixed(default_space(q.workload).open(asked), fix or [], q.layout)
 
 
-def search(q: Question, space: Space, top: int, *, explain: bool) -> Plan:
+def search(q: Question, space: Space, top: int, *, explain: bool, rates: Rates | None = None) -> Plan:
     """Return the plan, with a progress bar on a terminal while it is made."""
     from parlay.cli.progress import ProgressBar
     from parlay.search.plan import plan
 
     bar = ProgressBar()
     try:
-        return plan(q.model, q.cluster, q.workload, q.gpus, top=top, space=space, progress=bar, explain=explain)
+        return plan(q.model, q.cluster, q.workload, q.gpus, top=top, space=space, rates=rates, progress=bar, explain=explain)
     finally:
         bar.close()

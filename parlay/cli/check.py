@@ -11,6 +11,7 @@ from parlay.cli import flags, output
 
 def check(
     run: Annotated[str, typer.Argument(metavar="RUN.toml", help="A run file with [layout] and [budget].")],
+    rates: flags.Rates = None,
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
@@ -25,10 +26,11 @@ def check(
     if q.layout is None:
         raise UsageError("is missing", where=f"{run}: layout", hint="add [layout] with tp, pp, dp ...; `parlay plan` finds one")
 
+    from parlay.cli.rates import rates_of
     from parlay.estimate.budget import check_budget
     from parlay.estimate.estimate import estimate as price
 
-    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus)
+    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
     results = check_budget(found, q.budget, q.gpu_hour_usd, where=f"{run}: budget")
     from parlay.report.budget import budget_document, budget_lines
 

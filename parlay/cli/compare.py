@@ -21,6 +21,7 @@ def compare(
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
     framework: flags.Framework = None,
+    rates: flags.Rates = None,
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
@@ -44,13 +45,14 @@ def compare(
     pairs = zip((model, other or model), layouts or [None, None], strict=True)
     asked = [ask(name, on=on, gpus=gpus, layout=x, training=fields, sets=sets) for name, x in pairs]
 
+    from parlay.cli.rates import rates_of
     from parlay.estimate.estimate import estimate as price
 
     found = []
     for q in asked:
         if q.layout is None:
             raise UsageError("has no [layout] section", where=model, hint="add one, or give --layout twice")
-        found.append(price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus))
+        found.append(price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster)))
     if json:
         from parlay.report.documents import compare_report
 

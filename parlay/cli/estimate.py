@@ -32,6 +32,7 @@ def estimate(
     framework: flags.Framework = None,
     tokens: flags.Tokens = None,
     gpu_hour_usd: flags.Price = None,
+    rates: flags.Rates = None,
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
@@ -60,9 +61,10 @@ def estimate(
             "no layout given", where="estimate", hint="write one: --layout tp8.pp4.dp2; `parlay plan` finds the best"
         )
 
+    from parlay.cli.rates import rates_of
     from parlay.estimate.estimate import estimate as price
 
-    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus)
+    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
     if json:
         from parlay.report.documents import estimate_report
 

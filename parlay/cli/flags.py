@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,10 @@ Price = Annotated[float | None, typer.Option("--gpu-hour-usd", metavar="USD", he
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set any field, such as training.gradient_dtype='bf16'. May be repeated."),
+]
+Rates = Annotated[
+    Path | None,
+    typer.Option("--rates", metavar="FILE", help="Rates measured by `parlay calibrate run`, over those Parlay ships."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "compare": "Show which terms differ between two layouts.",
     "check": "Hold the layout of a run file to its budget (a gate for CI).",
     "ladder": "Show the largest model that GPUs can train or serve.",
+    "calibrate": "Measure what this hardware really does.",
     "explain": "Explain a formula or a term of an estimate.",
     "validate": "Predict published runs and show the errors.",
     "verify": "Check the formulas against worked examples (a gate for CI).",

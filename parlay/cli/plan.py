@@ -31,6 +31,7 @@ def plan(
     min_micro_batches: asked.MinMicroBatches = 1,
     pareto: asked.Pareto = False,
     sensitivity: asked.Sensitivity = False,
+    rates: flags.Rates = None,
     sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
@@ -51,7 +52,9 @@ def plan(
     say_notes(q)
 
     space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches))
-    found = asked.search(q, space, top, explain=sensitivity)
+    from parlay.cli.rates import rates_of
+
+    found = asked.search(q, space, top, explain=sensitivity, rates=rates_of(rates, q.cluster))
     if json:
         from parlay.report.documents import plan_report
 

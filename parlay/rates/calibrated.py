@@ -371,26 +371,31 @@ def _cores(
     return out
 
 
+def merged_streams(points: Sequence[StreamPoint]) -> tuple[Array, Array]:
+    """Return bytes and seconds of one kind of kernel, forward and backward of one size together as one point.
+
+    The planner asks for both directions at one rate, so the point holds the bytes and seconds of both, per forward's bytes.
+    """
+    by_size: dict[float, list[StreamPoint]] = defaultdict(list)
+    forward = sorted((p for p in points if p.direction != "backward"), key=lambda p: p.bytes)
+    backward = sorted((p for p in points if p.direction == "backward"), key=lambda p: p.bytes)
+    paired = len(forward) == len(backward)
+    for i, p in enumerate(forward):
+        by_size[float(p.bytes)] += [p, backward[i]] if paired else [p]
+    sizes = np.array(sorted(by_size))
+    rates = [sum(p.bytes for p in by_size[s]) / sum(p.seconds.median for p in by_size[s]) for s in sizes.tolist()]
+    return sizes, sizes / np.array(rates)
+
+
 def _streams(points: Sequence[StreamPoint]) -> dict[str, Curve]:
-    """Return one curve a kind. Forward and backward of one size are one point: the planner asks for both, at one rate."""
+    """Return one curve a kind."""
     out = {}
     for kind in dict.fromkeys(p.op for p in points):
-        by_size: dict[float, list[StreamPoint]] = defaultdict(list)
-        forward = sorted((p for p in points if p.op == kind and p.direction != "backward"), key=lambda p: p.bytes)
-        backward = sorted((p for p in points if p.op == kind and p.direction == "backward"), key=lambda p: p.bytes)
-        paired = len(forward) == len(backward)
-        for i, p in enumerate(forward):
-            by_size[float(p.bytes)] += [p, backward[i]] if paired else [p]
-        sizes, seconds = [], []
-        for size in sorted(by_size):
-            both = by_size[size]
-            rate = sum(p.bytes for p in both) / sum(p.seconds.median for p in both)
-            sizes.append(size)
-            seconds.append(size / rate)
+        sizes, seconds = merged_streams([p for p in points if p.op == kind])
         if len(sizes) == 1:  # one point: its own rate at every size
-            sizes, seconds = [sizes[0], sizes[0] * 2], [seconds[0], seconds[0] * 2]
-        if sizes:
-            out[kind] = Curve(np.array(sizes), np.array(seconds))
+            sizes, seconds = np.append(sizes, sizes * 2), np.append(seconds, seconds * 2)
+        if len(sizes):
+            out[kind] = Curve(sizes, seconds)
     return out
 
 

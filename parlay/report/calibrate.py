@@ -1,0 +1,214 @@
+"""The text and the documents of `parlay calibrate`: flags first, then rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from parlay import __version__
+from parlay.calibrate.diff import Moved
+from parlay.calibrate.fits import link_bytes_per_s
+from parlay.calibrate.gates import FLAGS
+from parlay.rates.calibration_file import Calibration, Fit, Link
+from parlay.report.table import Column, Page, fields, render, wrap
+from parlay.units import show_bytes, show_rate, show_seconds, significant
+
+BARS = " ▁▂▃▄▅▆▇█"
+MOST_NOTES = 12
+
+
+def run_lines(c: Calibration, path: str, page: Page) -> list[str]:
+    """Return what a run or an import left behind."""
+    points = len(c.compute) + len(c.memory) + sum(len(x.points) for x in c.links)
+    verdict = "complete" if c.complete else "INCOMPLETE"
+    return [*wrap(f"{path}: {points} points, {verdict}; parlay plan ... --rates {path} uses it", page), *flag_lines(c, page)]
+
+
+def flag_lines(c: Calibration, page: Page) -> list[str]:
+    """Return everything that a reader should know first: warnings, errors, flags, what was skipped."""
+    out: list[str] = []
+    if not c.complete:
+        out += wrap("! incomplete: what is missing comes from profiles and datasheets", page, hang="  ")
+    for text in c.warnings:
+        out += wrap(f"! {text}", page, hang="  ")
+    counted = Counter(f for p in (*c.compute, *c.memory, *(q for x in c.links for q in x.points)) for f in p.flags)
+    for name, count in counted.most_common():
+        out += wrap(f"! {count} points with '{name}': {FLAGS.get(name, name)}", page, hang="  ")
+    for title, notes in (("error", c.errors), ("skipped", c.skipped)):
+        for note in notes[:MOST_NOTES]:
+            out += wrap(f"{'!' if title == 'error' else '-'} {title}: {note.what}: {note.why}", page, hang="  ")
+        if len(notes) > MOST_NOTES:
+            out.append(f"  and {len(notes) - MOST_NOTES} more; --json shows all")
+    return out
+
+
+def show_lines(c: Calibration, page: Page) -> list[str]:
+    """Return a calibration: flags, identity, products, attention, streams, links with their curves, overlap."""
+    out = [*flag_lines(c, page)]
+    out += ["", *fields(_identity(c), page)]
+    fits = {f.target: f for f in c.fits}
+    out += _compute(c, fits, page)
+    out += _memory(c, fits, page)
+    out += _links(c, fits, page)
+    for o in c.overlap:
+        out += ["", *wrap(f"{o.compute} beside {o.comm}: products x{o.slow_compute:.2f}, collective x{o.slow_comm:.2f}", page)]
+    gaps = [f"{name} {show_seconds(v)}" for name, v in c.launch_s.items() if v is not None]
+    if gaps:
+        out += ["", f"between launched kernels: {', '.join(gaps)}"]
+    return out[1:] if out and not out[0] else out
+
+
+def _identity(c: Calibration) -> list[tuple[str, str]]:
+    d, s, t = c.device, c.software, c.topology
+    limits = ", ".join(
+        x for x in (
+            f"driver {d.driver}" if d.driver else "", f"{d.power_limit_w:.0f} W" if d.power_limit_w else "",
+            f"{d.threads} threads a rank" if d.threads else "",
+        ) if x
+    )  # fmt: skip
+    stack = ", ".join(f"{k} {v}" for k, v in (("torch", s.torch), ("CUDA", s.cuda), ("NCCL", _dotted(s.nccl))) if v)
+    shape = f"{t.hosts} hosts x {t.ranks_per_host} ranks" if t.hosts * t.ranks_per_host > 1 else "one rank"
+    method = f"{c.method.stat} of {c.method.samples} samples, {c.method.reduce_ranks} over ranks, {c.method.mode}"
+    rows = [
+        ("device", d.name + (f" ({limits})" if limits else "")),
+        ("measured", f"{c.created} ({c.provenance}), by {' '.join(c.tool.values())}"),
+        ("software", stack),
+        ("topology", shape + (f", {t.transport}" if t.transport else "") + (f", started by {t.launcher}" if t.launcher else "")),
+        ("method", method),
+        ("id", c.id[:16]),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _dotted(version: tuple[int, ...] | None) -> str:
+    return ".".join(map(str, version)) if version else ""
+
+
+def _off(fit: Fit | None) -> list[str]:
+    if fit is None:
+        return ["?", "?"]
+    return [f"{fit.residual['median_pct']:.1f}", f"{fit.residual['max_pct']:.0f}"]
+
+
+def _compute(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
+    groups: dict[str, list[Any]] = {}
+    for g in c.gemms:
+        groups.setdefault(f"gemm {g.dtype}", []).append(g)
+    for a in c.attentions:
+        groups.setdefault(f"attention {a.dtype} {'backward' if a.backward else 'forward'}", []).append(a)
+    for x in c.grouped:
+        groups.setdefault(f"grouped gemm {x.dtype}", []).append(x)
+    if not groups:
+        return []
+    rows = []
+    for name, points in groups.items():
+        reached = sorted(p.flops / p.seconds.median / 1e12 for p in points)
+        spread = sorted(100 * p.seconds.spread for p in points)[len(points) // 2]
+        cells = [significant(reached[len(reached) // 2], 3), significant(reached[-1], 3), f"{spread:.0f}"]
+        rows.append([name, str(len(points)), *cells, *_off(fits.get(name))])
+    columns = [
+        Column("compute", right=False), Column("points"), Column("median TFLOP/s"), Column("best TFLOP/s"), Column("spread %", drop=2),
+        Column("fit off %"), Column("at most %", drop=1),
+    ]  # fmt: skip
+    return ["", *render(columns, rows, page)]
+
+
+def _memory(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
+    kinds = dict.fromkeys(s.op for s in c.memory)
+    if not kinds:
+        return []
+    rows = []
+    for kind in kinds:
+        own = [s for s in c.memory if s.op == kind]
+        last = max(own, key=lambda s: s.bytes)
+        rows.append(
+            [
+                kind,
+                str(len(own)),
+                show_rate(last.bytes / last.seconds.median, "B/s"),
+                show_bytes(last.bytes),
+                *_off(fits.get(f"stream {kind}")),
+            ]
+        )
+    columns = [
+        Column("byte-bound kernel", right=False), Column("points"), Column("rate of the largest"), Column("its bytes", drop=2),
+        Column("fit off %"), Column("at most %", drop=1),
+    ]  # fmt: skip
+    return ["", *render(columns, rows, page)]
+
+
+def _links(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
+    from parlay.rates.calibrated import link_key
+
+    if not c.links:
+        return []
+    rows = []
+    for link in c.links:
+        rate, last = link_bytes_per_s(link), link.points[-1]
+        spread = sorted(100 * p.seconds.spread for p in link.points)[len(link.points) // 2]
+        rows.append(
+            [
+                link.op, link.level, f"{link.n} ({link.local} a host)", show_seconds(link.points[0].seconds.median),
+                show_rate(last.busbw, "B/s"), show_rate(rate, "B/s") if rate else "?", curve(link), f"{spread:.0f}", *_off(fits.get(link_key(link))),
+            ]
+        )  # fmt: skip
+    columns = [
+        Column("collective", right=False), Column("level", right=False), Column("ranks", right=False), Column("smallest"),
+        Column("bus of the largest"), Column("W (slope, 1 MB and more)"), Column("bus by size", right=False, drop=3), Column("spread %", drop=2),
+        Column("fit off %", drop=1), Column("at most %", drop=1),
+    ]  # fmt: skip
+    return ["", *render(columns, rows, page)]
+
+
+def curve(link: Link) -> str:
+    """Return the bus bandwidth of a sweep, smallest message first, as bars of the largest one."""
+    most = max((p.busbw for p in link.points), default=0.0)
+    return "".join(BARS[max(1, round(8 * p.busbw / most))] for p in link.points) if most > 0 else ""
+
+
+def show_document(c: Calibration) -> dict[str, Any]:
+    """Return the document of `parlay calibrate show --json`: the file itself under a name of its own."""
+    return {
+        "schema_name": "parlay/calibration",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        "calibration": c.model_dump(mode="json"),
+    }
+
+
+def diff_lines(a: Calibration, b: Calibration, moved: Sequence[Moved], page: Page) -> list[str]:
+    """Return the rates that moved beyond their spread, largest first, and how many did not."""
+    out = fields([("A", f"{a.device.name}, {a.created}, {_stack(a)}"), ("B", f"{b.device.name}, {b.created}, {_stack(b)}")], page)
+    if a.device.name != b.device.name:
+        out += wrap("! the two were measured on different devices", page)
+    beyond = [m for m in moved if m.beyond]
+    out += ["", f"{len(moved)} points in both, {len(beyond)} moved beyond their spread"]
+    rows = [
+        [m.what, show_seconds(m.before_s), show_seconds(m.after_s), f"{100 * (m.after_s / m.before_s - 1):+.1f}", f"{100 * m.spread:.1f}"]
+        for m in sorted(beyond, key=lambda m: -abs(m.change))
+    ]  # fmt: skip
+    columns = [Column("point", right=False, text=True), Column("A"), Column("B"), Column("time %"), Column("spread %")]
+    return [*out, *(["", *render(columns, rows, page)] if rows else [])]
+
+
+def _stack(c: Calibration) -> str:
+    return ", ".join(
+        x
+        for x in (f"torch {c.software.torch}" if c.software.torch else "", f"driver {c.device.driver}" if c.device.driver else "")
+        if x
+    )
+
+
+def diff_document(a: Calibration, b: Calibration, moved: Sequence[Moved]) -> dict[str, Any]:
+    """Return the document of `parlay calibrate diff --json`."""
+    return {
+        "schema_name": "parlay/calibration-diff",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        "a": a.id,
+        "b": b.id,
+        "points": [
+            {"what": m.what, "a_s": m.before_s, "b_s": m.after_s, "spread": m.spread, "beyond_spread": m.beyond} for m in moved
+        ],
+    }
