@@ -80,13 +80,13 @@ class Given:
         raise self._wrong(names[0], "true or false", value)
 
     def number(self, *names: str) -> float | None:
-        """Return a number."""
+        """Return a finite number."""
         value = self.take(*names)
         if value is None:
             return None
         if isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value.strip()):
             value = float(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e30 < value < 1e30:
             raise self._wrong(names[0], "a number", value)
         return value
 

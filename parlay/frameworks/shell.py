@@ -54,6 +54,11 @@ class _Script:
         if head in ("if", "elif", "else", "fi"):
             self._branch(number, head, statement)
             return
+        if head == "case":
+            self.unfollowed.append(f"line {number}: {statement.splitlines()[0][:80]}")
+            self.branches.append((None, True))
+        elif head == "esac" and self.branches:
+            self.branches.pop()
         if head == "then":
             statement = words[1] if len(words) > 1 else ""
         if not statement or any(taken is not True for taken, _ in self.branches):
@@ -211,13 +216,24 @@ def _scan(line: str, quote: int, depth: int, inside: bool) -> tuple[str, int, in
 
 
 def _at_semicolons(statement: str) -> list[str]:
-    """Return the parts of `if [ a = b ]; then X=1; fi`; anything with quotes or brackets around a semicolon stays whole."""
-    parts = re.split(r";\s*(?=(?:then|else|elif|fi|do|done)\b)", statement)
+    """Return the parts of `if [ a = b ]; then X=1; fi`: cut at semicolons outside quotes and brackets, and after then, else, do."""
+    parts: list[str] = []
+    start = depth = 0
+    quote = ""
+    for i, c in enumerate(statement):
+        if quote:
+            quote = "" if c == quote and statement[i - 1] != "\\" else quote
+        elif c in "\"'":
+            quote = c
+        elif c in "()":
+            depth += 1 if c == "(" else -1
+        elif c == ";" and depth <= 0:
+            parts.append(statement[start:i])
+            start = i + 1
     out: list[str] = []
-    for part in parts:
-        part = part.strip().rstrip(";")
-        head = re.match(r"(then|else)\s+(.+)", part, re.DOTALL)
-        out += [head[1], head[2]] if head else [part] if part else []
+    for part in (*parts, statement[start:]):
+        head = re.match(r"(then|else|do)\s+(.+)", part.strip(), re.DOTALL)
+        out += [head[1], head[2]] if head else [part.strip()] if part.strip() else []
     return out
 
 

@@ -124,16 +124,16 @@ def _layout(given: Given, gpus: int | None, model: str | None, notes: list[str])
 def _shard(given: Given, gpus: int | None, others: int) -> int | None:
     """Return the data-parallel shard degree; -1, the default, takes the GPUs that the other degrees leave."""
     name = next((n for n in ("parallelism", "training") if f"{n}.data_parallel_shard_degree" in given), "parallelism")
-    said = given.number(f"{name}.data_parallel_shard_degree")
-    if said is not None and (said < -1 or said == 0 or said != int(said) or said > 1 << 24):
-        raise UsageError(f"expected -1, or 1 or more, got {said:g}", where=f"{given.where}: {name}.data_parallel_shard_degree")
+    said = given.whole(f"{name}.data_parallel_shard_degree", least=-1)
+    if said == 0:
+        raise UsageError("expected -1, or 1 or more, got 0", where=f"{given.where}: {name}.data_parallel_shard_degree")
     if said is not None and said > 0:
-        if gpus is not None and gpus != int(said) * others:
+        if gpus is not None and gpus != said * others:
             raise UsageError(
-                f"its degrees multiply to {int(said) * others:,} GPUs, not {gpus:,}", where=given.where,
-                hint=f"leave --gpus out, or give --gpus {int(said) * others}",
+                f"its degrees multiply to {said * others:,} GPUs, not {gpus:,}", where=given.where,
+                hint=f"leave --gpus out, or give --gpus {said * others}",
             )  # fmt: skip
-        return int(said)
+        return said
     if gpus is None:
         return None
     if gpus % others:
@@ -182,9 +182,9 @@ def _recompute(given: Given, model: str | None, chunks: int, notes: list[str]) -
 
 def _training(given: Given, layout: Table, notes: list[str]) -> Table:
     sequence = given.whole("training.seq_len", least=1) or SEQUENCE
-    batch = given.number("training.global_batch_size")
+    batch = given.whole("training.global_batch_size", least=-1)
     dp = layout.get("dp")
-    count = int(batch) if batch and batch > 0 else layout["local_batch"] * dp if dp else None
+    count = batch if batch and batch > 0 else layout["local_batch"] * dp if dp else None
     steps = given.whole("training.steps", least=1) or STEPS
     optimizer = given.text("optimizer.name") or "AdamW"
     if optimizer.lower() not in OPTIMIZERS:

@@ -30,6 +30,8 @@ def test_a_variable_without_a_value_is_not_a_value():
         ("9" * 50, "number"),
         (float("nan"), "whole"),
         (float("inf"), "whole"),
+        (float("inf"), "number"),
+        ("1e400", "number"),
     ],
 )
 def test_a_wrong_type_names_file_and_setting(value, kind):

@@ -68,3 +68,10 @@ def test_variables_that_grow_are_refused():
 def test_nothing_is_found_in_prose_and_in_open_quotes():
     assert launch_arguments("Some words about training.", "f")[0] == []
     assert launch_arguments("run 'unclosed --tp 2", "f")[0][-2:] == ["--tp", "2"]
+
+
+def test_semicolons_and_a_case_that_is_not_followed():
+    text = "A=1; B='x; y'; C=(--c 3)\ncase $1 in\n8b)\n  C=(--wrong 1)\n  ;;\nesac\nrun ${C[@]} --a $A --b \"$B\""
+    words, unfollowed = launch_arguments(text, "f")
+    assert words == ["run", "--c", "3", "--a", "1", "--b", "x; y"]
+    assert unfollowed == ["line 2: case $1 in"]
