@@ -29,7 +29,7 @@ WITHOUT_EFFECT = (
     r"--(log-.*|no-log-.*|tensorboard-.*|wandb-.*|timing-log-.*|logging-level|profile.*|use-pytorch-profiler|nvtx-.*|one-logger-.*)",
     r"--(save.*|load.*|no-load-.*|no-save-.*|ckpt-.*|no-ckpt-.*|dist-ckpt-.*|auto-detect-ckpt-format|async-.*|finetune)",
     r"--(use-dist-ckpt.*|non-persistent-.*|use-persistent-ckpt-worker|pretrained-checkpoint|exit-.*|eval-.*|train-data-exact.*)",
-    r"--(distributed-.*|master-(addr|port)|node-rank|rdzv-.*|nproc.*|log-dir|tee|redirects|max-restarts|local-ranks-filter|role)",
+    r"--(distributed-.*|master-(addr|port)|node-rank|rdzv-.*|nproc.*|nnodes|world-size|gpus-per-node|log-dir|tee|redirects|max-restarts|local-ranks-filter|role)",
     r"--(manual-gc.*|rerun-mode|straggler-.*|no-check-for-.*|check-.*|verify-integrity|test-mode|enable-ft-package|calc-ft.*)",
     r"--(rotary-base|rotary-percent|rotary-scaling-factor|rope-scaling.*|use-rope-scaling|mscale.*|norm-epsilon|attention-dropout)",
     r"--(apply-layernorm-1p|moe-aux-loss-coeff|moe-z-loss-coeff|moe-router-load-balancing-type|moe-router-score-function)",

@@ -22,6 +22,7 @@ CP_KINDS = {"p2p": "zigzag", "all_gather": "allgather", "allgather": "allgather"
 OPTIMIZERS = {"adam": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}
 RECIPES = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8", "delayed": "fp8", "tensorwise": "fp8", "custom": "fp8"}
 DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+GRAPH_MODULES = {"attn": "attention", "mamba": "mamba", "mlp": "mlp", "moe_router": "moe_router", "moe": "moe"}
 HIDDEN_DROPOUT = 0.1
 MOST_LAYOUT = 100_000  # characters of a pipeline layout written out
 VOCABULARY_MULTIPLE = 128
@@ -194,10 +195,9 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "dropout": HIDDEN_DROPOUT if dropout is None else dropout,
         "overlap_grad_reduce": args.on("--overlap-grad-reduce"), "overlap_param_gather": args.on("--overlap-param-gather"),
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,
-        "cuda_graphs": (args.text("--cuda-graph-impl") or "none") != "none" or args.on("--enable-cuda-graph"),
         "gradient_accumulation_fusion": not args.on("--no-gradient-accumulation-fusion"),
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
-        **_experts(args), **_states(args),
+        **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -219,6 +219,14 @@ def gradient_of(args: Given) -> str:
     if args.on("--bf16"):
         return "bf16" if half else "fp32"
     return "fp32" if told or not args.on("--fp16") else "fp16"
+
+
+def graphs_of(args: Given) -> Table:
+    """Return whether whole layers are captured as CUDA graphs, or else which of their parts."""
+    on = (args.text("--cuda-graph-impl") or "none") != "none" or args.on("--enable-cuda-graph", "--external-cuda-graph")
+    named = re.findall(r"\w+", args.text("--cuda-graph-modules", "--cuda-graph-scope") or "")
+    parts = [GRAPH_MODULES[n] for n in named if n in GRAPH_MODULES]
+    return {"cuda_graphs": False, "cuda_graph_modules": parts} if on and parts else {"cuda_graphs": on}
 
 
 def _optimizer(args: Given) -> str:

@@ -94,7 +94,8 @@ def _workload(run: Run, args: Given, dp: int, said: list[str]) -> Workload:
         "moe_dispatcher": _dispatcher(row.get("dispatcher", ""), args),
         "framework_date": row.get("golden_date") or None,
     }
-    fields.pop("total_tokens", None)
+    for name in ("total_tokens", "cuda_graph_modules"):
+        fields.pop(name, None)
     return validate(Workload, fields, run.id)
 
 
