@@ -166,12 +166,12 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def tried(name: str, source: str, site: Site) -> dict[str, Any]:
-    """Return, in this process, what becomes of one mutant."""
+def tried(name: str, source: str, site: Site, examples: bool) -> dict[str, Any]:
+    """Return, in this process, what becomes of one mutant; without the examples of the docstrings where `examples` is false."""
     signal.alarm(SECONDS)
     try:
         module = loaded(name, mutated(source, site))
-        failed = doctest.testmod(module, verbose=False).failed
+        failed = examples and doctest.testmod(module, verbose=False).failed
     except Exception as error:
         return {"killed_by": "import", "note": type(error).__name__}
     if failed:
@@ -222,7 +222,7 @@ def _result(function: Any, given: dict[str, Any]) -> Any:
         return None
 
 
-def forked(name: str, source: str, site: Site) -> dict[str, Any]:
+def forked(name: str, source: str, site: Site, examples: bool) -> dict[str, Any]:
     """Return what becomes of one mutant, tried in a process of its own."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -232,7 +232,7 @@ def forked(name: str, source: str, site: Site) -> dict[str, Any]:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            found = tried(name, source, site)
+            found = tried(name, source, site, examples)
         os.write(writing, json.dumps(found).encode())
         os._exit(0)
     os.close(writing)
@@ -254,6 +254,7 @@ def main() -> int:
     )
     parser.add_argument("--every", type=int, default=1, metavar="N", help="try every N-th mutant only")
     parser.add_argument("--lines", type=lambda t: {int(x) for x in t.split(",")}, help="only mutants of these lines")
+    parser.add_argument("--no-examples", dest="examples", action="store_false", help="leave the examples of the docstrings out")
     given = parser.parse_args()
     hypothesis.settings.register_profile(
         "mutants", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate], database=None, deadline=None
@@ -265,11 +266,11 @@ def main() -> int:
     for name in given.names or known:
         source, start, results = (FORMULAS / f"{name}.py").read_text(encoding="utf-8"), time.monotonic(), []
         chosen = [s for s in list(sites(ast.parse(source)))[:: given.every] if not given.lines or s.line in given.lines]
-        first = forked(name, source, ORIGINAL)
+        first = forked(name, source, ORIGINAL, given.examples)
         if first["killed_by"] is not None:
             sys.exit(f"the tests of {name} fail without a change: {first}")
         for site in chosen:
-            found = {"file": name, **dataclasses.asdict(site), **forked(name, source, site)}
+            found = {"file": name, **dataclasses.asdict(site), **forked(name, source, site, given.examples)}
             results.append(found)
             with given.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")

@@ -1,5 +1,6 @@
 """What recurrent mixers keep."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,3 +35,16 @@ def test_states_vanish_with_ever_longer_chunks():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("key_heads", "value_heads", "key_dim", "value_dim"), [(2, 4, 8, 16), (16, 32, 128, 128), (3, 3, 5, 7)])
+def test_gated_delta_by_listing_its_tensors(key_heads, value_heads, key_dim, value_dim):
+    n, chunk, half, single = 192, 64, np.float16, np.float32
+    keys, values = (n, key_heads, key_dim), (n, value_heads, value_dim)
+    convolution = [np.empty(shape, half) for shape in (keys, keys, values) for _ in ("in", "out")]
+    wide = [np.empty(values, half) for _ in ("gate z", "output of the scan", "output of the gated norm")]
+    gates = [np.empty((n, value_heads), single) for _ in ("decay", "beta")]
+    states = [np.empty((value_heads, key_dim, value_dim), half) for _ in range(n // chunk)]
+    kept = sum(each.nbytes for each in [*convolution, *wide, *gates, *states])
+    given = (key_heads * key_dim, value_heads * value_dim, value_heads, key_dim)
+    assert recurrent.gated_delta_kept(n, *given, chunk=chunk) == kept

@@ -75,3 +75,7 @@ def test_several_losses_at_once():
     f, p = np.array([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]), np.array([[0.2, 0.3, 0.5], [0.6, 0.2, 0.2]])
     got = routing.load_balancing_loss([1.0, 2.0], f, p)
     assert got == pytest.approx([3 * (0.1 + 0.075 + 0.125), 2 * 3 * 0.6])
+
+
+def test_the_busiest_of_several_layers():
+    assert routing.busiest_over_mean([[1, 1, 4], [3, 0, 0]]).tolist() == [2.0, 3.0]
