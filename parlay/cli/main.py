@@ -23,6 +23,7 @@ COMMANDS = {
     "estimate": "Price one layout: memory by stage, time term by term.",
     "compare": "Show which terms differ between two layouts.",
     "check": "Hold the layout of a run file to its budget (a gate for CI).",
+    "sweep": "Find the best layout for each of many combinations.",
     "ladder": "Show the largest model that GPUs can train or serve.",
     "calibrate": "Measure what this hardware really does.",
     "explain": "Explain a formula or a term of an estimate.",

@@ -95,11 +95,12 @@ def plan(
     rates: Rates | None = None,
     progress: Progress | None = None,
     explain: bool = False,
+    levers: bool = True,
 ) -> Plan:
     """Return the best layouts of `model` on `gpus` GPUs of `cluster`, at most `top` that differ in their grid.
 
     With `explain` every row carries the change that would help most, and the plan what faster hardware would bring to
-    the first. A KeyboardInterrupt ends the search with the best so far, if there is any.
+    the first; without `levers` nothing is searched for what would make a layout fit. A KeyboardInterrupt ends the search with the best so far, if there is any.
     """
     start = time.perf_counter()
     peak_flops(cluster, workload)  # refuse a precision that the device does not have before pricing anything
@@ -113,7 +114,7 @@ def plan(
             dataclasses.replace(r, help=most_helpful(r.estimate, rates, headroom_bytes=space.asked.headroom_bytes)) for r in rows
         )
     lever = None
-    if not found.fitting and found.nearest is not None and not found.interrupted:
+    if levers and not found.fitting and found.nearest is not None and not found.interrupted:
         lever = cheapest_lever(model, cluster, workload, gpus, space)
     return Plan(
         model=model,

@@ -1,0 +1,91 @@
+"""`parlay sweep`: the best layout for each of many combinations, and where scaling stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parlay.cli import asked, flags, output
+from parlay.errors import UsageError
+
+if TYPE_CHECKING:
+    from parlay.search.sweep import Sweep
+
+MOST_CASES = 1000
+
+
+def sweep(
+    models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL]", help="Models of the catalog, or files.")],
+    on: Annotated[str, typer.Option("--on", metavar="CLUSTER[,CLUSTER]", help="Clusters of the catalog, or cluster TOMLs.")],
+    gpus: Annotated[str, typer.Option("--gpus", metavar="N[,N]", help="How many GPUs.")],
+    seq_len: Annotated[str, typer.Option("--seq-len", metavar="TOKENS[,TOKENS]", help="Sequence lengths.")] = "4096",
+    global_batch: Annotated[
+        str, typer.Option("--global-batch", metavar="SEQUENCES[,SEQUENCES]", help="Sequences per step, all GPUs.")
+    ] = "512",
+    weak: Annotated[
+        bool, typer.Option("--weak", help="Weak scaling: the batch is that of the fewest GPUs, and grows with them.")
+    ] = False,
+    precision: flags.Precision = None,
+    optimizer: flags.Optimizer = None,
+    framework: flags.Framework = None,
+    tokens: flags.Tokens = None,
+    most: asked.Most = None,
+    least: asked.Least = None,
+    require: asked.Require = None,
+    headroom: asked.Headroom = 0.0,
+    min_micro_batches: asked.MinMicroBatches = 1,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object a row.")] = False,
+    json: flags.Json = False,
+) -> None:
+    """Find the best layout for each combination of models, clusters, GPUs, sequence lengths and batches.
+
+    Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU.
+
+    Example: parlay sweep llama-3.1-70b --on dgx-h100 --gpus 64,128,256,512 --seq-len 8192
+    """
+    if csv + jsonl + json > 1:
+        raise UsageError("--csv, --jsonl and --json are three forms of one answer", where="--csv", hint="give one of them")
+    from parlay.cli.many import check_size, clusters_of, counts_of, models_of
+    from parlay.cli.progress import ProgressBar
+    from parlay.cli.question import workload_of
+    from parlay.search.sweep import cases
+    from parlay.search.sweep import sweep as run
+
+    workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens))
+    limits = asked.constraints(most, least, require, headroom, min_micro_batches)
+    wanted = cases(
+        models_of(models), clusters_of(on), counts_of(gpus, "--gpus"), workload, counts_of(seq_len, "--seq-len", most=1 << 30),
+        counts_of(global_batch, "--global-batch", most=1 << 30), weak=weak,
+    )  # fmt: skip
+    if len(wanted) > MOST_CASES:
+        raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")
+    for case in wanted:
+        check_size(case.cluster, case.gpus)
+    bar = ProgressBar()
+    try:
+        found = run(wanted, weak=weak, constraints=limits, progress=bar)
+    finally:
+        bar.close()
+    _say(found, "csv" if csv else "jsonl" if jsonl else "json" if json else "text")
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if not any(r.estimate for r in found.rows):
+        raise typer.Exit(1)
+
+
+def _say(found: Sweep, form: str) -> None:
+    from parlay.report.sweep import sweep_csv, sweep_jsonl, sweep_lines, sweep_report
+
+    if form == "json":
+        output.say_json(sweep_report(found).model_dump())
+    elif form == "text":
+        output.say(sweep_lines(found, output.page()))
+    else:
+        output.say(sweep_csv(found) if form == "csv" else sweep_jsonl(found))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    app.command("sweep")(sweep)

@@ -1,0 +1,134 @@
+"""The table, CSV, JSON lines and document of `parlay sweep`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from parlay import __version__
+from parlay.report.table import Column, Page, render, wrap
+from parlay.search.sweep import KNEE, Sweep, SweepRow
+from parlay.units import GIB, significant
+
+
+class SweepRowDocument(BaseModel):
+    """One combination; without a layout nothing fits."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+    model: str
+    cluster: str
+    gpus: int
+    seq_len: int
+    global_batch_sequences: int
+    fits: bool
+    layout_short: str | None
+    tokens_per_s_per_gpu: float | None
+    step_s: float | None
+    mfu: float | None
+    memory_peak_bytes: float | None
+    memory_limit_bytes: float
+    run_s: float | None
+    knee: bool
+    why: str
+
+
+class SweepReport(BaseModel):
+    """The document of `parlay sweep --json`."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+    schema_name: Literal["parlay/sweep"] = "parlay/sweep"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    scaling: Literal["strong", "weak"]
+    knee_share: float
+    interrupted: bool
+    rows: list[SweepRowDocument]
+
+
+def row_document(row: SweepRow) -> SweepRowDocument:
+    """Return the document of one row."""
+    c, e = row.case, row.estimate
+    return SweepRowDocument(
+        model=c.model.id, cluster=c.cluster.id, gpus=c.gpus, seq_len=c.workload.seq_len,
+        global_batch_sequences=c.workload.global_batch, fits=e is not None, layout_short=str(e.layout) if e else None,
+        tokens_per_s_per_gpu=e.tokens_per_s_per_gpu if e else None, step_s=e.step_s if e else None, mfu=e.mfu if e else None,
+        memory_peak_bytes=e.peak_bytes if e else None, memory_limit_bytes=float(c.cluster.device.memory.allocatable.value),
+        run_s=row.days * 86400 if row.days is not None else None, knee=row.knee, why=row.why,
+    )  # fmt: skip
+
+
+def sweep_report(found: Sweep) -> SweepReport:
+    """Return the whole document."""
+    return SweepReport(
+        scaling="weak" if found.weak else "strong", knee_share=KNEE, interrupted=found.interrupted,
+        rows=[row_document(r) for r in found.rows],
+    )  # fmt: skip
+
+
+def sweep_jsonl(found: Sweep) -> list[str]:
+    """Return one JSON object a row."""
+    return [json.dumps(row_document(r).model_dump(), allow_nan=False) for r in found.rows]
+
+
+def sweep_csv(found: Sweep) -> list[str]:
+    """Return the rows as CSV with a header, in SI base units; what is not known is empty."""
+    rows = [row_document(r).model_dump() for r in found.rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(SweepRowDocument.model_fields), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: _plain(v) for k, v in row.items()} for row in rows)
+    return text.getvalue().splitlines()
+
+
+def _plain(value: Any) -> Any:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else value
+
+
+def sweep_lines(found: Sweep, page: Page) -> list[str]:
+    """Return the table, and what the marked rows mean."""
+    several = {name: len({getattr(r.case, name).id for r in found.rows}) > 1 for name in ("model", "cluster")}
+    days = any(r.days is not None for r in found.rows)
+    columns = [Column(n, right=False) for n, on in several.items() if on]
+    columns += [
+        Column("GPUs"),
+        Column("tokens", drop=3),
+        Column("batch", drop=2),
+        Column("layout", right=False),
+        Column("tok/s/GPU"),
+    ]
+    columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *([Column("days")] if days else [])]
+    columns += [Column("", right=False, text=True)]
+    rows = [_cells(r, several, days) for r in found.rows]
+    out = []
+    if not all(several.values()):
+        first = found.rows[0].case
+        known = [getattr(first, n).name for n, on in several.items() if not on]
+        out += [*wrap(" on ".join(known) + f", {'weak' if found.weak else 'strong'} scaling", page), ""]
+    out += render(columns, rows, page)
+    if any(r.knee for r in found.rows):
+        out += ["", *wrap(f"knee: the most GPUs that still hold {KNEE:.0%} of the best tokens/s/GPU of their series.", page)]
+    if found.interrupted:
+        out += ["", *wrap("Interrupted: the last row is the best so far, and further rows are missing.", page)]
+    return out
+
+
+def _cells(row: SweepRow, several: dict[str, bool], days: bool) -> list[str]:
+    c, e = row.case, row.estimate
+    head = [getattr(c, n).id for n, on in several.items() if on]
+    head += [f"{c.gpus:,}", f"{c.workload.seq_len:,}", f"{c.workload.global_batch:,}"]
+    if e is None:
+        return [*head, "nothing fits", "-", "-", "-", "-", *(["-"] if days else []), row.why]
+    body = [
+        str(e.layout),
+        f"{e.tokens_per_s_per_gpu:,.0f}",
+        significant(e.step_s, 4),
+        f"{100 * e.mfu:.1f}",
+        f"{e.peak_bytes / GIB:.1f}",
+    ]
+    return [*head, *body, *([significant(row.days or 0.0, 3)] if days else []), "knee" if row.knee else ""]

@@ -1,0 +1,132 @@
+"""Sweeps: the best layout for each combination of model, cluster, GPUs, sequence length and batch, and where scaling stops.
+
+Strong scaling keeps the batch while GPUs grow; weak scaling grows it with them, from the batch at the fewest GPUs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from parlay.estimate.answers import run_length
+from parlay.estimate.estimate import Estimate
+from parlay.hardware.spec import Cluster
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.search.constraints import ANYTHING, Constraints
+from parlay.search.plan import Progress, default_space, plan
+
+KNEE = 0.90  # of the best tokens/s/GPU of a series
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Case:
+    """One combination."""
+
+    model: ModelSpec
+    cluster: Cluster
+    gpus: int
+    workload: Workload
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SweepRow:
+    """A combination's best layout; without an estimate nothing fits, and `why` says what rejects most layouts."""
+
+    case: Case
+    estimate: Estimate | None
+    why: str
+    knee: bool = False
+
+    @property
+    def days(self) -> float | None:
+        """Days of the whole run; None without `total_tokens` or a fit."""
+        seconds = run_length(self.estimate, None).run_s if self.estimate else None
+        return seconds / 86400 if seconds is not None else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sweep:
+    """All rows, in the order of models, clusters, sequence lengths, batches and GPUs."""
+
+    rows: tuple[SweepRow, ...]
+    weak: bool
+    interrupted: bool = False
+
+
+def cases(
+    models: Sequence[ModelSpec], clusters: Sequence[Cluster], gpus: Sequence[int], workload: Workload, seq_lens: Sequence[int],
+    batches: Sequence[int], *, weak: bool = False,
+) -> list[Case]:  # fmt: skip
+    """Return every combination; with `weak` a batch is that of the fewest GPUs and grows with them, rounded to whole sequences."""
+    found = []
+    for model, cluster, seq_len, batch in itertools.product(models, clusters, seq_lens, batches):
+        for n in sorted(gpus):
+            size = max(1, round(batch * n / min(gpus))) if weak else batch
+            found.append(Case(model, cluster, n, workload.model_copy(update={"seq_len": seq_len, "global_batch": size})))
+    return found
+
+
+def sweep(
+    asked: Sequence[Case], *, weak: bool = False, constraints: Constraints = ANYTHING, progress: Progress | None = None
+) -> Sweep:
+    """Return the best layout of every case. A KeyboardInterrupt ends it with the rows so far, if there are any."""
+    rows: list[SweepRow] = []
+    interrupted = False
+    for case in asked:
+        try:
+            row, interrupted = _row(case, constraints, progress)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            interrupted = True
+            break
+        rows.append(row)
+        if interrupted:
+            break
+    return Sweep(_with_knees(rows), weak, interrupted)
+
+
+def _row(case: Case, constraints: Constraints, progress: Progress | None) -> tuple[SweepRow, bool]:
+    space = default_space(case.workload).open(constraints)
+    found = plan(case.model, case.cluster, case.workload, case.gpus, top=1, space=space, progress=progress, levers=False)
+    if found.rows:
+        return SweepRow(case, found.rows[0].estimate, ""), found.interrupted
+    most = max(found.rejected.items(), key=lambda kv: kv[1], default=("", 0))[0]
+    return SweepRow(case, None, found.reasons.get(most, "no layout uses this many GPUs")), found.interrupted
+
+
+def _with_knees(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
+    """Return the rows with the knee of each run of rows marked: the most GPUs that still hold KNEE of the best tokens/s/GPU.
+
+    A series is a run of rows with rising GPU counts, as `cases` makes them; one with fewer than two fitting rows has no
+    knee, nor has one whose last row still holds it, since nothing was seen beyond it.
+    """
+    out: list[SweepRow] = []
+    for group in _runs(rows):
+        speeds = [(i, r.estimate.tokens_per_s_per_gpu) for i, r in enumerate(group) if r.estimate]
+        best = max((s for _, s in speeds), default=0.0)
+        holds = [i for i, s in speeds if s >= KNEE * best]
+        bent = len(speeds) > 1 and bool(holds) and holds[-1] != len(group) - 1
+        out += [dataclasses.replace(r, knee=bent and i == holds[-1]) for i, r in enumerate(group)]
+    return tuple(out)
+
+
+def _runs(rows: Sequence[SweepRow]) -> list[list[SweepRow]]:
+    out: list[list[SweepRow]] = []
+    for row in rows:
+        same = out and row.case.gpus > out[-1][-1].case.gpus and _kin(row, out[-1][-1])
+        if same:
+            out[-1].append(row)
+        else:
+            out.append([row])
+    return out
+
+
+def _kin(a: SweepRow, b: SweepRow) -> bool:
+    return (a.case.model.id, a.case.cluster.id, a.case.workload.seq_len) == (
+        b.case.model.id,
+        b.case.cluster.id,
+        b.case.workload.seq_len,
+    )
