@@ -48,3 +48,16 @@ def test_gated_delta_by_listing_its_tensors(key_heads, value_heads, key_dim, val
     kept = sum(each.nbytes for each in [*convolution, *wide, *gates, *states])
     given = (key_heads * key_dim, value_heads * value_dim, value_heads, key_dim)
     assert recurrent.gated_delta_kept(n, *given, chunk=chunk) == kept
+
+
+@pytest.mark.parametrize(("heads", "head_dim", "groups", "state"), [(4, 8, 2, 16), (128, 64, 8, 128), (3, 5, 3, 7)])
+def test_mamba2_by_listing_its_tensors(heads, head_dim, groups, state):
+    n, chunk, half, single = 192, 64, np.float16, np.float32
+    inner = (n, heads, head_dim)
+    projected = [
+        np.empty(shape, half) for shape in (inner, inner, (n, groups, state), (n, groups, state), (n, heads))
+    ]  # z x B C dt
+    wide = [np.empty(inner, half) for _ in ("output of the scan", "output of the gated norm")]
+    states = [np.empty((heads, head_dim, state), single) for _ in range(n // chunk)]
+    kept = sum(each.nbytes for each in [*projected, *wide, *states])
+    assert recurrent.mamba2_kept(n, heads * head_dim, groups, state, heads, chunk=chunk) == kept
