@@ -11,6 +11,7 @@ import datetime
 import gc
 import importlib
 import socket
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -161,7 +162,7 @@ class Engine:
             raise PointError(f"{'out of memory' if out_of_memory else type(error).__name__}: {text}") from None
 
     def time_compute(self, calls: list[Callable[[], Any]], seconds: float) -> list[float]:
-        """Return samples of one call, the slowest rank's, within about `seconds`.
+        """Return samples of one call on the slowest rank, within about `seconds`.
 
         `calls` do the same on different copies of the operands, so that caches are as cold as in a step.
         """
@@ -170,14 +171,22 @@ class Engine:
         repeat = max(1, int(LEAST_SAMPLE_S[self.kind] / once))
         samples = int(min(MOST_SAMPLES, max(LEAST_SAMPLES, seconds / (once * repeat))))
         if self.cuda:
-            return self.largest(self._events(calls, max(samples, MOST_SAMPLES)))
+            return self.slowest(self._events(calls, max(samples, MOST_SAMPLES)))
         out = []
         for i in range(samples):
             start = time.perf_counter()
             for j in range(repeat):
                 calls[(i * repeat + j) % len(calls)]()
             out.append((time.perf_counter() - start) / repeat)
-        return self.largest(out)
+        return self.slowest(out)
+
+    def slowest(self, samples: list[float]) -> list[float]:
+        """Return the samples of the rank with the largest median.
+
+        Ranks compute side by side without waiting for one another, so the largest of each sample over the ranks would count
+        a hiccup of any rank in every sample, which a step's sum of many calls does not.
+        """
+        return max(self.gather(samples), key=statistics.median)
 
     def _once(self, calls: list[Callable[[], Any]]) -> float:
         for i in range(WARM_CALLS[self.kind]):

@@ -28,7 +28,10 @@ Samples = tuple[Second, ...]
 
 
 class Times(Spec):
-    """Seconds of one point over its samples, each the slowest rank's: median, minimum, 90th percentile, median deviation."""
+    """Seconds of one point over its samples: median, minimum, 90th percentile, median deviation.
+
+    Of a collective each sample is the slowest rank's; of compute they are those of the rank with the largest median.
+    """
 
     median: Second
     min: Second
