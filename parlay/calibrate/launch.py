@@ -53,7 +53,7 @@ def job_of(environment: Mapping[str, str]) -> Job:
 
     Examples
     --------
-    >>> job_of({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}).launcher
+    >>> job_of({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "MASTER_ADDR": "n1"}).launcher
     'ompi'
     >>> job_of({"SLURM_PROCID": "0", "SLURM_JOB_ID": "7"}).world
     1
