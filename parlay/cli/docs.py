@@ -15,6 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs"
 README = "../README.md"
 MIXED = (
     "guides/model-kinds.md",
+    "guides/what-fits.md",
     "reference/cli.md",
     "validation.md",
     README,

@@ -19,6 +19,8 @@ from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.frameworks.given import Imported
 from parlay.layouts.layout import Layout
+from parlay.report.ladder import LadderReport
+from parlay.report.sweep import SweepReport
 from parlay.search.plan import Plan
 from parlay.search.sensitivity import Change
 
@@ -249,6 +251,8 @@ REPORTS: dict[str, type[BaseModel]] = {
     "estimate": EstimateReport,
     "compare": CompareReport,
     "verify": VerifyReport,
+    "ladder": LadderReport,
+    "sweep": SweepReport,
 }
 
 
