@@ -86,11 +86,10 @@ LINKS = ["--parts", "links", "--min-bytes", "64KiB", "--timeout", 30]
 
 def alone(*arguments, environment=None, limit_s=300):
     """Run one Python process with one thread of torch."""
-    ran = subprocess.run(
+    return subprocess.run(
         [sys.executable, *map(str, arguments)], env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
         capture_output=True, text=True, timeout=limit_s,
     )  # fmt: skip
-    return ran
 
 
 def step_times(stdout):
