@@ -39,9 +39,9 @@ def sweep(
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object a row.")] = False,
     json: flags.Json = False,
 ) -> None:
-    """Find the best layout for each combination of models, clusters, GPUs, sequence lengths and batches.
+    """Find the best layout for each of many combinations.
 
-    Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU.
+    Of models, clusters, GPUs, sequence lengths and batches. Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU.
 
     Example: parlay sweep llama-3.1-70b --on dgx-h100 --gpus 64,128,256,512 --seq-len 8192
     """

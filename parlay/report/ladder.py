@@ -151,7 +151,7 @@ class LadderDocument(_Document):
 
 
 class SplitDocument(_Document):
-    """One split of what can be served; all per GPU, except `batch`, which is of one copy of the model."""
+    """One split of what can be served; all per GPU, except `batch_sequences`, which is of one copy of the model."""
 
     tp: int
     pp: int
@@ -161,7 +161,7 @@ class SplitDocument(_Document):
     weight_bytes: float
     activation_bytes: float
     token_bytes: float
-    batch: int
+    batch_sequences: int
     longest_context_tokens: int
     token_alone_s: float
     token_full_s: float
@@ -214,7 +214,7 @@ def _serving_document(x: Serving) -> ServingDocument:
     splits = [
         SplitDocument(
             tp=s.tp, pp=s.pp, ep=s.ep, copies=s.copies, parameters=s.parameters, weight_bytes=s.weight_bytes,
-            activation_bytes=s.activation_bytes, token_bytes=s.token_bytes, batch=s.batch, longest_context_tokens=s.longest_context,
+            activation_bytes=s.activation_bytes, token_bytes=s.token_bytes, batch_sequences=s.batch, longest_context_tokens=s.longest_context,
             token_alone_s=s.alone_s, token_full_s=s.full_s,
         )
         for s in x.splits

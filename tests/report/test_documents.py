@@ -6,10 +6,10 @@ import pytest
 
 from parlay.report.documents import schemas
 
-UNITS = ("_s", "_bytes", "_flops_per_s", "_per_s", "_per_s_per_gpu", "_per_token", "_sequences", "_hours", "_usd")
+UNITS = ("_s", "_bytes", "_flops_per_s", "_per_s", "_per_s_per_gpu", "_per_token", "_sequences", "_tokens", "_hours", "_usd")
 COUNTS = {  # numbers of things, shares, positions: what the word itself counts
     "parameters_total", "parameters_active", "gpus", "seq_len", "mfu", "schema_version", "rank", "considered", "priced", "fitting",
-    "memory_worst_stage", "passed", "failed", "runs", "distance", "gain",
+    "memory_worst_stage", "passed", "failed", "runs", "distance", "gain", "tp", "pp", "ep", "copies", "parameters", "layers", "hidden", "fewest_gpus", "knee_share",
 }  # fmt: skip
 BESIDE_A_UNIT = {"value", "first", "second", "difference"}  # `unit` stands in the same object
 NOT_SI = ("_gib", "_gb", "_ms", "_us", "_tflops", "_percent")
