@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.rates.calibrated import attention_shape, link_key, merged_streams
 from parlay.rates.calibration_file import FITS_VERSION, AttentionPoint, Calibration, Fit, Gemm, Link, Stream
 from parlay.rates.kernels import ACCUMULATED_BYTES, ELEMENT_BYTES, soft_maximum
 from parlay.rates.network import wire_factor
+from parlay.rates.points import attention_shape, link_key, merged_streams
 
 Array = NDArray[np.float64]
 Model = Callable[[Array], Array]

@@ -20,7 +20,6 @@ from parlay.calibrate.fits import fitted
 from parlay.calibrate.gates import point_flags, sift
 from parlay.errors import UsageError
 from parlay.hardware.spec import Cluster
-from parlay.rates.calibrated import attention_shape
 from parlay.rates.calibration_file import (
     MAX_CALIBRATION_BYTES,
     AttentionPoint,
@@ -39,6 +38,7 @@ from parlay.rates.calibration_file import (
     Topology,
 )
 from parlay.rates.network import wire_factor
+from parlay.rates.points import attention_shape
 from parlay.specfile import read_text
 from parlay.units import parse_quantity
 

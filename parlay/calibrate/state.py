@@ -13,7 +13,6 @@ from parlay.calibrate.fits import fitted
 from parlay.calibrate.gates import flag_order, point_flags, refuse_compute, refuse_link, refuse_stream
 from parlay.calibrate.tasks import STREAM_CONVENTIONS, Task, gemm_flops, stream_bytes
 from parlay.errors import UsageError
-from parlay.rates.calibrated import attention_shape
 from parlay.rates.calibration_file import (
     AttentionPoint,
     Calibration,
@@ -27,6 +26,7 @@ from parlay.rates.calibration_file import (
     load_calibration,
 )
 from parlay.rates.network import wire_factor
+from parlay.rates.points import attention_shape
 
 
 @dataclasses.dataclass

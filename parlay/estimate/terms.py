@@ -19,7 +19,8 @@ class Term:
 
     `value` broadcasts over (layouts,) or (layouts, stages). `formula` names a function of parlay.formulas as
     "module.function" (None for a sum). `inputs` holds what was put into it, under its argument names. `source` says
-    where the least certain input comes from: "exact", "datasheet", "default", "profile", "calibrated", "assumed".
+    where the least certain input comes from: "exact", "datasheet", "default", "profile", "calibrated" (a measured point), "interpolated" (between points), "fitted" (a curve
+    beyond them), "assumed".
     """
 
     key: str
@@ -58,7 +59,7 @@ def total(key: str, label: str, parts: tuple[Term, ...], *, unit: Unit = "bytes"
     return Term(key, label, value, unit, parts=parts, source=weakest(p.source for p in parts), note=note)
 
 
-_ORDER = ("exact", "calibrated", "profile", "datasheet", "default", "assumed")
+_ORDER = ("exact", "calibrated", "interpolated", "fitted", "profile", "datasheet", "default", "assumed")
 
 
 def weakest(sources: Any) -> str:

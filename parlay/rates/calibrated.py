@@ -2,7 +2,8 @@
 
 For each piece of work the first of these that knows it answers: the measured point itself; interpolation between measured
 points inside their range; the fitted curve outside it; then the base (a shipped profile, then datasheet defaults). The
-first three are labelled "calibrated", the base keeps its own label.
+first three are labelled "calibrated", "interpolated" and "fitted", the base keeps its own label. A label covers all of a
+call's array, so it is that of the least certain element.
 """
 
 from __future__ import annotations
@@ -20,121 +21,21 @@ from parlay.rates.calibration_file import AttentionPoint, Calibration, Fit, Gemm
 from parlay.rates.calibration_file import Stream as StreamPoint
 from parlay.rates.curves import Curve
 from parlay.rates.interface import Array, Collective, Group, Priced, Rates, Stream
-from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, real, soft_maximum
+from parlay.rates.kernels import Attention, AttentionShape, GroupedProduct, Product, real
 from parlay.rates.network import wire_factor
-
-CALIBRATED = "calibrated"
-NEIGHBOURS = 4  # residuals of the nearest measured shapes: 3.6 % median against 4.4 % of the curve alone (35,700 H100 products)
-MOST_DISTANCE = math.log(4.0)  # shapes further than 4x away in some size say little: the curve alone counts there
-SAME_FILE = 1e-9  # relative difference of sizes that count as the same point
-
-
-def link_key(link: Link) -> str:
-    """Return the name of a sweep's fit."""
-    return f"{link.op} n={link.n} local={link.local} groups={link.groups_active} {link.backend} {link.dtype}"
-
-
-def attention_shape(points: Sequence[AttentionPoint]) -> AttentionShape:
-    """Return the work of attention points."""
-    rows = [(a.queries, a.keys, a.heads, a.kv_heads, a.qk_dim, a.v_dim, 0.5 if a.causal else 1.0, a.batch) for a in points]
-    q, k, h, g, qk, v, share, batch = np.array(rows, dtype=np.float64).T
-    return AttentionShape.of(q, k, h, g, qk, v, share, batch)
-
-
-def attention_kernel(fit: Fit, peak_flops_per_s: float) -> Attention:
-    """Return the constants that a fit gives to parlay.rates.kernels.Attention."""
-    prefix = "flops_per_s_at_"
-    dims = sorted((float(key.removeprefix(prefix)), value) for key, value in fit.params.items() if key.startswith(prefix))
-    return Attention(
-        peak_flops_per_s=peak_flops_per_s,
-        head_dims=tuple(d for d, _ in dims),
-        flops_per_s=tuple(v for _, v in dims),
-        half_length=fit.params["half_length"],
-        half_rows=0.0,
-        rows_exponent=1.0,
-        bytes_per_s=math.inf,
-        fixed_s=fit.params["fixed_s"],
-    )
-
-
-def product_of(fit: Fit, dtype: str, peak_flops_per_s: float) -> Product:
-    """Return the constants that a fit gives to parlay.rates.kernels.Product."""
-    c = fit.params
-    return Product(
-        peak_flops_per_s=peak_flops_per_s,
-        flops_per_s=c["flops_per_s"],
-        bytes_per_s=c["bytes_per_s"],
-        exponent=c["exponent"],
-        fixed_s=c["fixed_s"],
-        element_bytes=ELEMENT_BYTES.get(dtype, 2.0),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Scatter:
-    """Measured over formula time at scattered shapes: exact on a point, the mean of the nearest logs around it."""
-
-    logs: Array  # (points, axes) logarithms of the sizes
-    residuals: Array  # log(measured / formula)
-
-    def factor(self, *sizes: Array) -> Array:
-        """Return what to multiply the formula's seconds by; 1 far from every point."""
-        flat = np.stack([np.log(np.maximum(np.ravel(x), 1e-300)) for x in np.broadcast_arrays(*sizes)], axis=1)
-        shapes, back = np.unique(flat, axis=0, return_inverse=True)
-        apart = np.abs(shapes[:, None, :] - self.logs[None, :, :])
-        distance = np.sqrt((apart**2).sum(axis=2))
-        near = np.argsort(distance, axis=1)[:, :NEIGHBOURS]
-        rows = np.arange(len(shapes))[:, None]
-        d = distance[rows, near]
-        usable = apart.max(axis=2)[rows, near] <= MOST_DISTANCE
-        hit = d <= SAME_FILE * np.maximum(1.0, np.abs(shapes).max(axis=1, keepdims=True))
-        weight = np.where(usable, 1.0 / np.maximum(d, 1e-12) ** 2, 0.0)
-        weight = np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), weight)
-        total = weight.sum(axis=1)
-        mean = np.divide((weight * self.residuals[near]).sum(axis=1), total, out=np.zeros(len(shapes)), where=total > 0)
-        return real(np.exp(mean)[np.ravel(back)].reshape(np.broadcast_shapes(*(np.shape(x) for x in sizes))))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Products:
-    """Products of one dtype: a fitted curve and the measured points around which it is corrected."""
-
-    curve: Product
-    plain: Scatter
-    accumulated: Scatter | None
-
-    def seconds(self, m: Array, n: Array, k: Array, *, accumulate: bool) -> Array:
-        """Return the seconds of m x k by k x n."""
-        formula = self.curve.seconds(m, n, k, accumulate=accumulate)
-        scatter = self.accumulated if accumulate and self.accumulated is not None else self.plain
-        return real(formula * scatter.factor(m, n, k))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sweep:
-    """A collective's measured curve, with the fitted one beyond its range and a plateau that caps it."""
-
-    curve: Curve
-    fit: Fit | None
-    wire: float  # bytes on the wire by byte of the buffer
-
-    def seconds(self, nbytes: Array) -> Array:
-        """Return the seconds of buffers of `nbytes`."""
-        measured = self.curve.seconds(nbytes)
-        if self.fit is None:
-            return measured
-        c = self.fit.params
-        fitted = soft_maximum(c["alpha_s"], nbytes * self.wire / c["bytes_per_s"], c["exponent"])
-        if self.fit.plateau:
-            fitted = np.maximum(fitted, nbytes * self.wire / self.fit.plateau)
-        # Larger than measured: the curve's shape, continued from its last point, so that nothing jumps there.
-        last = self.curve.nbytes[-1]
-        at_last = float(soft_maximum(c["alpha_s"], last * self.wire / c["bytes_per_s"], c["exponent"]))
-        if self.fit.plateau:
-            at_last = max(at_last, last * self.wire / self.fit.plateau)
-        above = fitted * float(self.curve.time_s[-1]) / at_last
-        return real(np.where(nbytes > last, above, measured))
-
+from parlay.rates.points import (
+    SOURCES,
+    Products,
+    Scatter,
+    Sweep,
+    attention_kernel,
+    attention_shape,
+    level_of,
+    link_key,
+    merged_streams,
+    on_curve,
+    product_of,
+)
 
 Place = tuple[str, int, int]  # operation, ranks, ranks on each host
 
@@ -159,7 +60,7 @@ class CalibratedRates:
         if product is None:
             return self.base.gemm(m, n, k, dtype, accumulate=accumulate)
         M, N, K = np.broadcast_arrays(real(m), real(n), real(k))
-        return Priced(product.seconds(M, N, K, accumulate=accumulate), CALIBRATED)
+        return product.priced(M, N, K, accumulate=accumulate)
 
     def grouped_gemm(
         self,
@@ -178,7 +79,9 @@ class CalibratedRates:
             return self.base.grouped_gemm(rows, groups, n, k, dtype, fused=fused, weight_gradient=weight_gradient)
         kernel, scatter = found
         R, G, N, K = np.broadcast_arrays(real(rows), real(groups), real(n), real(k))
-        return Priced(real(kernel.seconds(R, G, N, K, weight_gradient=weight_gradient) * scatter.factor(R, G, N, K)), CALIBRATED)
+        factor, level = scatter.factor(R, G, N, K)
+        level = max(level, int(weight_gradient))  # only the forward is measured
+        return Priced(real(kernel.seconds(R, G, N, K, weight_gradient=weight_gradient) * factor), SOURCES[level])
 
     def attention(
         self,
@@ -202,31 +105,31 @@ class CalibratedRates:
             )  # fmt: skip
         kernel, scatter = found
         shape = AttentionShape.of(queries, keys, heads, kv_heads, qk_dim, v_dim, score_share, batch)
-        return Priced(real(_core_seconds(kernel, shape, backward) * scatter.factor(*_core_axes(shape))), CALIBRATED)
+        factor, level = scatter.factor(*_core_axes(shape))
+        return Priced(real(_core_seconds(kernel, shape, backward) * factor), SOURCES[level])
 
     def stream(self, nbytes: ArrayLike, kind: Stream) -> Priced:
         """Seconds of a bandwidth-bound kernel that reads and writes `nbytes` in all."""
         curve = self.streams.get(kind)
         if curve is None:
             return self.base.stream(nbytes, kind)
-        size = real(nbytes)
-        # Smaller than measured: the first point's time, shrunk no further than a launch allows.
-        return Priced(real(np.where(size > 0, curve.seconds(np.maximum(size, 1.0)), 0.0)), CALIBRATED)
+        return on_curve(curve, nbytes)
 
     def collective(self, op: Collective, nbytes: ArrayLike, group: Group) -> Priced:
         """Seconds of a collective over `group`; the base where its size or place was not measured."""
         n, local, S = np.broadcast_arrays(real(group.size), real(group.local), real(nbytes))
-        seconds, known = np.zeros(n.shape), np.asarray((n <= 1) | (S <= 0))
+        seconds, known, level = np.zeros(n.shape), np.asarray((n <= 1) | (S <= 0)), 0
         for size, place in {(float(a), float(b)) for a, b in zip(n.ravel(), local.ravel(), strict=True)}:
             found = self._between(op, size, place)
             if found is None or size <= 1:
                 continue
             at = (n == size) & (local == place) & (S > 0)
             low, high, share = found
+            level = max(level, level_of(low.curve, S[at]), level_of(high.curve, S[at]), int(share > 0))
             logs = (1 - share) * np.log(low.seconds(S[at])) + share * np.log(high.seconds(S[at]))
             seconds[at], known[at] = np.exp(logs), True
         if known.all():
-            return Priced(real(seconds), CALIBRATED)
+            return Priced(real(seconds), SOURCES[level])
         rest = self.base.collective(op, S, Group(n, local))
         return Priced(real(np.where(known, seconds, rest.seconds)), rest.source)
 
@@ -250,12 +153,11 @@ class CalibratedRates:
         curve = self.streams.get("host_copy")
         if curve is None:
             return self.base.host_copy(nbytes)
-        size = real(nbytes)
-        return Priced(real(np.where(size > 0, curve.seconds(np.maximum(size, 1.0)), 0.0)), CALIBRATED)
+        return on_curve(curve, nbytes)
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
-        return self.base.launch() if self.launch_s is None else Priced(real(self.launch_s), CALIBRATED)
+        return self.base.launch() if self.launch_s is None else Priced(real(self.launch_s), SOURCES[0])
 
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from: how many points, in which range, how far the curve lies from them."""
@@ -291,7 +193,7 @@ def calibrated_rates(calibration: Calibration, cluster: Cluster, base: Rates) ->
     Returns
     -------
     CalibratedRates
-        Rates whose every answer says "calibrated" or the base's source [-].
+        Rates whose every answer says which of SOURCES it is, or the base's source [-].
 
     Notes
     -----
@@ -369,22 +271,6 @@ def _cores(
         residual = np.log(np.array([a.seconds.median for a in own]) / _core_seconds(kernel, shape, backward))
         out[dtype, backward] = (kernel, Scatter(np.log(np.stack(_core_axes(shape), axis=1)), residual))
     return out
-
-
-def merged_streams(points: Sequence[StreamPoint]) -> tuple[Array, Array]:
-    """Return bytes and seconds of one kind of kernel, forward and backward of one size together as one point.
-
-    The planner asks for both directions at one rate, so the point holds the bytes and seconds of both, per forward's bytes.
-    """
-    by_size: dict[float, list[StreamPoint]] = defaultdict(list)
-    forward = sorted((p for p in points if p.direction != "backward"), key=lambda p: p.bytes)
-    backward = sorted((p for p in points if p.direction == "backward"), key=lambda p: p.bytes)
-    paired = len(forward) == len(backward)
-    for i, p in enumerate(forward):
-        by_size[float(p.bytes)] += [p, backward[i]] if paired else [p]
-    sizes = np.array(sorted(by_size))
-    rates = [sum(p.bytes for p in by_size[s]) / sum(p.seconds.median for p in by_size[s]) for s in sizes.tolist()]
-    return sizes, sizes / np.array(rates)
 
 
 def _streams(points: Sequence[StreamPoint]) -> dict[str, Curve]:

@@ -139,7 +139,7 @@ def _memory(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
 
 
 def _links(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
-    from parlay.rates.calibrated import link_key
+    from parlay.rates.points import link_key
 
     if not c.links:
         return []

@@ -9,6 +9,8 @@ from parlay.units import significant
 MEANING = {
     "exact": "shapes alone",
     "calibrated": "measurements on this machine",
+    "interpolated": "interpolation between them",
+    "fitted": "curves fitted to them",
     "profile": "measurements of this device that Parlay ships",
     "datasheet": "a datasheet or a relative of this device",
     "default": "datasheet peaks x default efficiencies",

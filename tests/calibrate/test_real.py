@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from parlay.rates.calibration_file import load_calibration
 PAYLOAD = 1448 / 1514 / 8  # payload bytes of a bit on the wire, at an MTU of 1500 bytes
 LLAMA = Path(__file__).parent / "llama_step.py"
 MOST_OFF = 0.15
+MOST_SCATTER = 0.25
 SEQ, BATCH = 512, 2
 
 MODEL = """
@@ -97,15 +99,25 @@ def step_times(stdout):
     return json.loads(next(line for line in stdout.splitlines() if line.startswith("{")))["median_s"]
 
 
-def too_busy(before, after):
-    if abs(after / before - 1) > MOST_OFF:
-        pytest.skip(f"the machine is too busy to judge by: one step took {before:.3f} s, then {after:.3f} s")
+def quiet_step(measure, found, most=4):
+    """Return the time of a step that two measurements agree on; the prediction has no part in the choice.
+
+    Other work on the machine only ever adds time, so the fastest median counts once another comes within a tenth of it.
+    """
+    while True:
+        fastest, *others = sorted(found)
+        if others and others[0] <= 1.1 * fastest:
+            return (fastest + others[0]) / 2
+        if len(found) >= most:
+            pytest.skip(f"the machine is too busy to judge by: a step took {', '.join(f'{x:.3f}' for x in found)} s")
+        found.append(measure())
 
 
-@pytest.fixture
-def files(tmp_path):
-    (tmp_path / "model.toml").write_text(MODEL)
-    return tmp_path
+def check_quiet(c):
+    """Skip where the calibration itself was disturbed: the samples of most products scatter."""
+    spread = statistics.median(p.seconds.spread for p in c.compute)
+    if spread > MOST_SCATTER:
+        pytest.skip(f"the machine is too busy to judge by: the samples of half the products scatter by {spread:.0%} and more")
 
 
 @pytest.mark.parametrize(("rate", "bits_per_s", "most"), [("200mbit", 200e6, "4MiB"), ("1gbit", 1e9, "16MiB")])
@@ -152,10 +164,10 @@ def test_a_data_parallel_step_is_predicted(hosts, files, parlay_command):
     two.start("-m", "parlay", "calibrate", "run", "-o", out, "--model", files / "model.toml", *parts, *COMPUTE, *links)
     for code, _, stderr in two.wait(240):
         assert code == 0, stderr[-2000:]
-    after = measured()
-    too_busy(before, after)
+    step = quiet_step(measured, [before, measured()])
     c = load_calibration(out)
     assert c.complete
+    check_quiet(c)
     (files / "cluster.toml").write_text(CLUSTER.format(name=c.device.name))
     settings = {"compiled": "true", "gradient_dtype": "'bf16'", "master_dtype": "'bf16'", "moment_dtype": "'bf16'"}
     settings |= {"overlap_grad_reduce": "false", "vocab_multiple": "1"}
@@ -173,9 +185,8 @@ def test_a_data_parallel_step_is_predicted(hosts, files, parlay_command):
         "torchtitan",
     ]
     found = parlay_command("estimate", files / "model.toml", "--on", files / "cluster.toml", *asked, *sets, "--rates", out)
-    step = (before + after) / 2
-    assert found["step_s"] == pytest.approx(step, rel=MOST_OFF), (before, found["step_s"], after)
-    print(f"data-parallel step: predicted {found['step_s']:.3f} s, measured {before:.3f} and {after:.3f} s")
+    assert found["step_s"] == pytest.approx(step, rel=MOST_OFF)
+    print(f"data-parallel step: predicted {found['step_s']:.3f} s, measured {step:.3f} s")
 
 
 def test_a_block_stack_on_this_cpu_is_predicted(with_torch, files):
@@ -200,9 +211,9 @@ def test_a_block_stack_on_this_cpu_is_predicted(with_torch, files):
     parts = ["--parts", "launch,gemm,attention,memory"]
     ran = alone("-m", "parlay", "calibrate", "run", "-o", out, "--model", files / "model.toml", *parts, *COMPUTE)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    after = measured()
-    too_busy(before, after)
+    step = quiet_step(measured, [before, measured()])
     c = load_calibration(out)
+    check_quiet(c)
     (files / "cluster.toml").write_text(CLUSTER.format(name=c.device.name))
     cluster, model = load_cluster(files / "cluster.toml"), load_model(files / "model.toml")
     workload, layouts = (
@@ -211,11 +222,10 @@ def test_a_block_stack_on_this_cpu_is_predicted(with_torch, files):
     )
     rates = calibrated_rates(c, cluster, datasheet_rates(cluster))
     cost = layer_costs(Pricer(rates, workload, Shard.of(layouts, workload, cluster), model, Traits()))["dense"]
-    assert {s for group, s in cost.sources.items() if group != "launch gaps"} <= {"calibrated"}
+    assert {s for group, s in cost.sources.items() if group != "launch gaps"} <= {"calibrated", "interpolated", "fitted"}
     predicted = 4 * float(cost.forward_s[0] + cost.backward_s[0])
-    step = (before + after) / 2
-    assert predicted == pytest.approx(step, rel=MOST_OFF), (before, predicted, after)
-    print(f"block stack: predicted {predicted:.3f} s, measured {before:.3f} and {after:.3f} s")
+    assert predicted == pytest.approx(step, rel=MOST_OFF)
+    print(f"block stack: predicted {predicted:.3f} s, measured {step:.3f} s")
 
 
 @pytest.fixture
