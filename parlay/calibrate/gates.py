@@ -69,7 +69,10 @@ def flag_order(points: Sequence[LinkPoint]) -> tuple[LinkPoint, ...]:
 
 
 def sift(c: Calibration) -> Calibration:
-    """Return a calibration without the points that cannot be true, each named among its errors, and with flags set."""
+    """Return a calibration without the points that cannot be true, each named among its errors, and with flags set.
+
+    A sweep with one size that cannot be true goes as a whole: whatever it measured was not this link.
+    """
     sheet = c.device.datasheet
     errors = list(c.errors)
 
@@ -82,8 +85,7 @@ def sift(c: Calibration) -> Calibration:
     memory = tuple(s for s in c.memory if keep(f"{s.op} {s.bytes} bytes", refuse_stream(s, sheet)))
     links = []
     for link in c.links:
-        name = f"{link.op} over {link.n}"
-        points = [p for p in link.points if keep(f"{name}, {p.bytes} bytes", refuse_link(link, p, sheet))]
-        links.append(link.model_copy(update={"points": flag_order(points)}))
-    kept = tuple(link for link in links if link.points)
-    return c.model_copy(update={"compute": compute, "memory": memory, "links": kept, "errors": tuple(errors)})
+        why = next((w for w in (refuse_link(link, p, sheet) for p in link.points) if w), None)
+        if keep(f"{link.op} over {link.n}, every size", why):
+            links.append(link.model_copy(update={"points": flag_order(link.points)}))
+    return c.model_copy(update={"compute": compute, "memory": memory, "links": tuple(links), "errors": tuple(errors)})

@@ -120,6 +120,12 @@ def check_quiet(c):
         pytest.skip(f"the machine is too busy to judge by: the samples of half the products scatter by {spread:.0%} and more")
 
 
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "model.toml").write_text(MODEL)
+    return tmp_path
+
+
 @pytest.mark.parametrize(("rate", "bits_per_s", "most"), [("200mbit", 200e6, "4MiB"), ("1gbit", 1e9, "16MiB")])
 def test_the_rate_of_a_known_link(hosts, tmp_path, rate, bits_per_s, most):
     out = tmp_path / "c.json"
