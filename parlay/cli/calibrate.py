@@ -64,9 +64,9 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the points that FILE lacks.")] = False,
 ) -> None:
-    """Measure this machine, or, one process a GPU under torchrun, srun or mpirun, this cluster.
+    """Measure this machine, or a cluster.
 
-    Rank 0 writes the file after each point. Needs PyTorch: pip install 'parlay[calibrate]'.
+    A cluster is measured by one process a GPU, started by torchrun, srun or mpirun. Rank 0 writes the file after each point. Needs PyTorch: pip install 'parlay[calibrate]'.
 
     Example: parlay calibrate run -o my-cluster.json --model llama-3.1-70b --budget 10m
 
@@ -114,7 +114,10 @@ def run(
 
 
 def show(file: File, json: flags.Json = False) -> None:
-    """Show a calibration: flags first, then rates, curves and how far they lie from the points."""
+    """Show a calibration, flags first.
+
+    Then rates, curves, and how far they lie from the points.
+    """
     from parlay.calibrate.file import load_calibration
     from parlay.report.calibrate import show_document, show_lines
 
@@ -130,7 +133,10 @@ def diff(
     after: Annotated[Path, typer.Argument(metavar="B", help="The later file.")],
     json: flags.Json = False,
 ) -> None:
-    """Show which rates moved beyond their spread from A to B."""
+    """Show which rates moved from A to B.
+
+    A rate moved if its change is larger than its samples scatter.
+    """
     from parlay.calibrate.diff import differences
     from parlay.calibrate.file import load_calibration
     from parlay.report.calibrate import diff_document, diff_lines
@@ -156,7 +162,7 @@ def import_(
     ] = None,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster it was measured on.")] = None,
 ) -> None:
-    """Turn what other tools measured into a calibration file."""
+    """Import what other tools measured."""
     from parlay.calibrate.file import save_calibration
     from parlay.calibrate.imports import import_file
     from parlay.errors import UsageError
@@ -172,7 +178,10 @@ def import_(
 
 
 def fit(file: File, json: flags.Json = False) -> None:
-    """Fit a calibration's curves again from its samples and write them into it."""
+    """Fit the curves again from the samples.
+
+    FILE is written again with them; the machine is not needed.
+    """
     from parlay.calibrate.file import load_calibration, save_calibration
     from parlay.calibrate.fits import fitted
     from parlay.report.calibrate import show_document, show_lines
@@ -246,7 +255,7 @@ def _read(path: Path | None) -> str:
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     group = typer.Typer(
-        help="Measure what this hardware really does; show, compare, import and refit such files.",
+        help="Measure what this hardware really does.",
         rich_markup_mode=None,
         no_args_is_help=True,
     )

@@ -48,11 +48,12 @@ def compare(
     from parlay.cli.rates import rates_of
     from parlay.estimate.estimate import estimate as price
 
-    found = []
-    for q in asked:
+    found, measured = [], [rates_of(rates, asked[0].cluster)]
+    measured += measured if asked[1].cluster == asked[0].cluster else [rates_of(rates, asked[1].cluster)]
+    for q, own in zip(asked, measured, strict=True):
         if q.layout is None:
             raise UsageError("has no [layout] section", where=model, hint="add one, or give --layout twice")
-        found.append(price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster)))
+        found.append(price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=own))
     if json:
         from parlay.report.documents import compare_report
 

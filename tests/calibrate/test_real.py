@@ -239,7 +239,7 @@ def parlay_command():
     def command(*arguments):
         ran = alone("-m", "parlay", *arguments, "--json")
         assert ran.returncode == 0, ran.stderr
-        return json.loads(ran.stdout)
+        return json.loads(ran.stdout)["estimate"]
 
     return command
 
