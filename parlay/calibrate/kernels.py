@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 from parlay.calibrate.engine import CPU_ROTATION_BYTES, Engine, PointError
-from parlay.calibrate.tasks import Task
+from parlay.calibrate.tasks import Task, task
+from parlay.rates.calibration_file import Sustained
 
 ROW = 4096  # elements of a row of the byte-bound kernels: a model's width
 HEAD = 128
@@ -15,6 +17,9 @@ VOCABULARY = 32768
 LAUNCHES = 1000
 MOST_COPIES = 8
 FP8_SCALE = 1.0
+SUSTAINED_SIDE = {"cuda": 8192, "cpu": 1024}
+# A B200's clock falls from 1965 to 1580 MHz about 5 ms into a load (flashinfer pull 2899).
+BURST_S, SUSTAINED_S, REST_S = 5e-3, 2.0, 1.0
 
 Call = Callable[[], Any]
 
@@ -175,6 +180,34 @@ def _optimizer(engine: Engine, n: int, dtype: str) -> Call:
         p.grad = torch.randn_like(p)
     optimizer = torch.optim.AdamW(parts, lr=1e-6, fused=True)
     return lambda: optimizer.step()
+
+
+def sustained(engine: Engine, dtype: str) -> Sustained:
+    """Return the rate of one large product over and over: at first, and after SUSTAINED_S, on the slowest rank."""
+    torch, side = engine.torch, SUSTAINED_SIDE[engine.kind]
+    (call, *_) = gemm_calls(engine, task("gemm", dtype=dtype, m=side, n=side, k=side, layout="TN"))
+    for _ in range(3):
+        call()
+    engine.synchronize()
+    time.sleep(REST_S)  # the first products should find a cool and idle device
+    spans: list[tuple[float, float]] = []  # since the start, seconds of a batch of products
+    start = time.perf_counter()
+    while (since := time.perf_counter() - start) < SUSTAINED_S:
+        if engine.cuda:
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            spans.append((since, begin.elapsed_time(end) * 1e-3))
+        else:
+            call()
+            spans.append((since, time.perf_counter() - start - since))
+    early = [t for at, t in spans if at <= BURST_S] or [spans[0][1]]
+    late = [t for at, t in spans if at >= SUSTAINED_S / 2] or [spans[-1][1]]
+    flops = 2.0 * side**3
+    burst, held = (engine.slowest([statistics.median(times)])[0] for times in (early, late))
+    return Sustained(dtype=dtype, burst_flops_per_s=flops / burst, held_flops_per_s=flops / held)
 
 
 def launch_gaps(engine: Engine) -> dict[str, float | None]:

@@ -148,7 +148,9 @@ def begin(fresh: Calibration, path: Path, *, resume: bool) -> State:
     before = load_calibration(path)
     if _same(before, fresh):
         kept = {"created": before.created, "resumed": True, "complete": False, "warnings": (), "errors": ()}
-        held = {name: getattr(before, name) for name in ("compute", "memory", "links", "overlap", "launch_s", "notes")}
+        held = {
+            name: getattr(before, name) for name in ("compute", "memory", "links", "overlap", "sustained", "launch_s", "notes")
+        }
         return State(fresh.model_copy(update=held | kept), path)
     os.replace(path, path.with_name(path.name + ".old"))
     return State(fresh, path)

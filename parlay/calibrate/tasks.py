@@ -166,6 +166,7 @@ def done_keys(calibration: Calibration) -> set[str]:
         place = Place(link.level, link.n, link.local, link.groups_active)
         out |= {_link(link.op, place, p.bytes).key for p in link.points}
     out |= {task("overlap", comm=o.comm).key for o in calibration.overlap}
+    out |= {task("sustained", dtype=x.dtype).key for x in calibration.sustained}
     if "eager" in calibration.launch_s:
         out.add(task("launch").key)
     return out

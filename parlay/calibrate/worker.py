@@ -156,6 +156,7 @@ class _Run:
             skipped.append(
                 ("gemm that accumulates in fp32", "needs the fused kernel of apex or Transformer Engine, which torch lacks")
             )
+            out += [task("sustained", dtype=dtype) for dtype in s.dtypes]
         if "attention" in s.parts:
             out += _attention(shapes.cores if shapes else (), kind)
         if "memory" in s.parts:
@@ -217,8 +218,8 @@ class _Run:
         why = ""
         try:
             with e.point():
-                made = kernels.launch_gaps(e) if t.kind == "launch" else self._calls(t)
-                if t.kind not in ("launch", "link"):
+                made = self._calls(t)
+                if t.kind not in ("launch", "link", "sustained"):
                     made[0]()
                     e.synchronize()
         except PointError as error:
@@ -232,6 +233,11 @@ class _Run:
             if self.state:
                 self.state.change(launch_s=made)
             return
+        if t.kind == "sustained":
+            held = kernels.sustained(e, str(t["dtype"]))
+            if self.state:
+                self.state.change(sustained=(*self.state.calibration.sustained, held))
+            return
         samples = e.time_together(made, seconds) if t.kind == "link" else e.time_compute(made, seconds)
         if self.state:
             refused = self.state.add(t, samples, e.backend)
@@ -239,6 +245,11 @@ class _Run:
                 self.state.note("errors", t.key, refused)
 
     def _calls(self, t: Task) -> Any:
+        """Return what is timed; the launch gap is measured at once."""
+        if t.kind == "launch":
+            return kernels.launch_gaps(self.engine)
+        if t.kind == "sustained":
+            return kernels.gemm_calls(self.engine, task("gemm", dtype=t["dtype"], m=128, n=128, k=128, layout="TN"))[0]()
         makers = {
             "gemm": kernels.gemm_calls, "grouped_gemm": kernels.grouped_calls, "attention": kernels.attention_calls,
             "stream": kernels.stream_calls, "link": link_call,

@@ -202,7 +202,7 @@ def calibrated_rates(calibration: Calibration, cluster: Cluster, base: Rates) ->
     """
     fits = {f.target: f for f in calibration.fits}
     peaks = {str(d): p.value for d, p in cluster.device.flops_per_s.items()}
-    products = _products(calibration.gemms, fits, peaks)
+    products = _products(calibration.gemms, fits, peaks, held_shares(calibration))
     cores = _cores(calibration.attentions, fits, peaks)
     streams = _streams(calibration.memory)
     sweeps = _sweeps(calibration.links, fits)
@@ -219,7 +219,14 @@ def calibrated_rates(calibration: Calibration, cluster: Cluster, base: Rates) ->
     )
 
 
-def _products(gemms: Sequence[Gemm], fits: Mapping[str, Fit], peaks: Mapping[str, float]) -> dict[str, Products]:
+def held_shares(c: Calibration) -> dict[str, float]:
+    """Return by dtype what a training load leaves of the products' rates: points timed in bursts run at higher clocks."""
+    return {x.dtype: x.share for x in c.sustained} if c.method.mode == "burst" else {}
+
+
+def _products(
+    gemms: Sequence[Gemm], fits: Mapping[str, Fit], peaks: Mapping[str, float], held: Mapping[str, float]
+) -> dict[str, Products]:
     out = {}
     for dtype in dict.fromkeys(g.dtype for g in gemms):
         fit = fits.get(f"gemm {dtype}")
@@ -228,7 +235,8 @@ def _products(gemms: Sequence[Gemm], fits: Mapping[str, Fit], peaks: Mapping[str
         curve = product_of(fit, dtype, max(peaks.get(dtype, math.inf), fit.plateau or 0.0))
         own = [g for g in gemms if g.dtype == dtype]
         plain, added = [g for g in own if not g.accumulate], [g for g in own if g.accumulate]
-        out[dtype] = Products(curve, _scatter(plain or added, curve), _scatter(added, curve) if added else None)
+        scatters = (_scatter(plain or added, curve), _scatter(added, curve) if added else None)
+        out[dtype] = Products(curve, *scatters, held.get(dtype, 1.0))
     return out
 
 
@@ -326,6 +334,8 @@ def _about(c: Calibration, fits: Mapping[str, Fit]) -> dict[str, str]:
     if c.links:
         held = ", ".join(f"{x.op} over {x.n} ({x.local} a host)" for x in c.links)
         out["collective"] = f"calibrated: {when}: {held}; other groups from the base"
+    for dtype, share in held_shares(c).items():
+        out[f"clock {dtype}"] = f"calibrated: {share:.2f} of the rate of bursts is held under load; products count with it"
     if c.launch_s.get("eager") is not None:
         out["launch"] = f"calibrated: {when}"
     return out

@@ -148,6 +148,19 @@ class Overlap(Spec):
     slow_comm: Positive
 
 
+class Sustained(Spec):
+    """FLOP/s of one product over and over: in the first milliseconds, and after a second, when power and heat hold the clock."""
+
+    dtype: str
+    burst_flops_per_s: Positive
+    held_flops_per_s: Positive
+
+    @property
+    def share(self) -> float:
+        """What is left of a burst's rate under load, at most 1."""
+        return min(1.0, self.held_flops_per_s / self.burst_flops_per_s)
+
+
 class Fit(Spec):
     """A fitted curve: its form, parameters, range of sizes or FLOPs, and how far it lies from its own points."""
 
@@ -257,6 +270,7 @@ class Calibration(Spec):
     memory: tuple[Stream, ...] = ()
     links: tuple[Link, ...] = ()
     overlap: tuple[Overlap, ...] = ()
+    sustained: tuple[Sustained, ...] = ()
     launch_s: dict[str, float | None] = Field(default_factory=dict)
     fits_version: int = FITS_VERSION
     fits: tuple[Fit, ...] = ()

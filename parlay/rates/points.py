@@ -97,13 +97,14 @@ class Products:
     curve: Product
     plain: Scatter
     accumulated: Scatter | None
+    held: float = 1.0  # share of the measured rates that a training load leaves
 
     def priced(self, m: Array, n: Array, k: Array, *, accumulate: bool) -> Priced:
         """Return the seconds of m x k by k x n."""
         formula = self.curve.seconds(m, n, k, accumulate=accumulate)
         scatter = self.accumulated if accumulate and self.accumulated is not None else self.plain
         factor, level = scatter.factor(m, n, k)
-        return Priced(real(formula * factor), SOURCES[max(level, int(accumulate and self.accumulated is None))])
+        return Priced(real(formula * factor / self.held), SOURCES[max(level, int(accumulate and self.accumulated is None))])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

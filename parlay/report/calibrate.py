@@ -53,6 +53,9 @@ def show_lines(c: Calibration, page: Page) -> list[str]:
     out += _links(c, fits, page)
     for o in c.overlap:
         out += ["", *wrap(f"{o.compute} beside {o.comm}: products x{o.slow_compute:.2f}, collective x{o.slow_comm:.2f}", page)]
+    for x in c.sustained:
+        burst, held = (f"{rate / 1e12:,.1f}" for rate in (x.burst_flops_per_s, x.held_flops_per_s))
+        out += ["", *wrap(f"{x.dtype} products over and over: {burst} TFLOP/s in bursts, {held} held ({x.share:.0%})", page)]
     gaps = [f"{name} {show_seconds(v)}" for name, v in c.launch_s.items() if v is not None]
     if gaps:
         out += ["", f"between launched kernels: {', '.join(gaps)}"]
