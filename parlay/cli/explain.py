@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -37,6 +38,7 @@ def explain(
     seq_len: flags.SeqLen = None,
     global_batch: flags.GlobalBatch = None,
     framework: flags.Framework = None,
+    rates: flags.Rates = None,
     sets: Sets = None,
     json: flags.Json = False,
 ) -> None:
@@ -50,7 +52,7 @@ def explain(
     """
     if model is not None and term is not None:
         training = flags.training(seq_len, global_batch, None, None, None, framework, None)
-        _term(term, model, on=on, layout=layout, training=training, sets=sets, json=json)
+        _term(term, model, on=on, layout=layout, training=training, rates=rates, sets=sets, json=json)
     elif term is None:
         from parlay.formulas.registry import formulas
         from parlay.report.explain import list_document, list_lines
@@ -123,7 +125,15 @@ def _computed(formula: Formula, values: dict[str, Any]) -> Any:
 
 
 def _term(
-    name: str, model: str, *, on: str | None, layout: str | None, training: dict[str, Any], sets: list[str] | None, json: bool
+    name: str,
+    model: str,
+    *,
+    on: str | None,
+    layout: str | None,
+    training: dict[str, Any],
+    rates: Path | None,
+    sets: list[str] | None,
+    json: bool,
 ) -> None:
     from parlay.cli.question import ask
     from parlay.errors import UsageError
@@ -132,11 +142,12 @@ def _term(
     if q.layout is None:
         raise UsageError("no layout given", where="explain", hint="write one: --layout tp8.pp4.dp2")
 
+    from parlay.cli.rates import rates_of
     from parlay.estimate.answers import find_term
     from parlay.estimate.estimate import estimate as price
     from parlay.report.explain import term_document, term_lines
 
-    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus)
+    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
     term, whole = find_term(found, name)
     if json:
         output.say_json(term_document(found, term, whole))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from parlay.hardware.spec import Cluster
     from parlay.layouts.workload import Workload
     from parlay.models.spec import ModelSpec
+    from parlay.rates.interface import Rates
     from parlay.search.ladder import Ladder
     from parlay.search.serving import Serving
 
@@ -36,6 +37,7 @@ def ladder(
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
     framework: flags.Framework = None,
+    rates: flags.Rates = None,
     json: flags.Json = False,
 ) -> None:
     """Show the largest model that GPUs can train or serve.
@@ -46,6 +48,7 @@ def ladder(
     """
     from parlay.cli.many import check_size, clusters_of, counts_of
     from parlay.cli.question import workload_of
+    from parlay.cli.rates import rates_of
 
     workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None))
     asked = [(c, n) for c in clusters_of(on) for n in counts_of(gpus, "--gpus")]
@@ -63,7 +66,7 @@ def ladder(
         if serve:
             served.append(_serve(cluster, count, workload, chosen, experts))
         else:
-            ladders.append(_ladder(cluster, count, workload, chosen, context, experts))
+            ladders.append(_ladder(cluster, count, workload, chosen, context, experts, rates_of(rates, cluster)))
     _say(ladders, served, context, json)
     fits = any(s.layout for x in ladders for s in x.steps) or any(s.batch for x in served for s in x.splits)
     if not fits:
@@ -84,13 +87,19 @@ def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | N
 
 
 def _ladder(
-    cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, context: ModelSpec | None, experts: bool
+    cluster: Cluster,
+    gpus: int,
+    workload: Workload,
+    model: ModelSpec | None,
+    context: ModelSpec | None,
+    experts: bool,
+    rates: Rates | None,
 ) -> Ladder:
     from parlay.search.ladder import ladder, model_ladder
 
     if model:
-        return model_ladder(model, cluster, gpus, workload)
-    return ladder(cluster, gpus, workload, experts=experts, context_of=context)
+        return model_ladder(model, cluster, gpus, workload, rates=rates)
+    return ladder(cluster, gpus, workload, experts=experts, context_of=context, rates=rates)
 
 
 def _say(ladders: list[Ladder], served: list[Serving], context: ModelSpec | None, json: bool) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parlay.cli import asked, flags, output
+
+if TYPE_CHECKING:
+    from parlay.cli.question import Question
 
 
 def plan(
@@ -62,11 +67,17 @@ def plan(
     else:
         from parlay.report.plan import plan_lines
 
-        output.say(plan_lines(found, output.page(), q.gpu_hour_usd, pareto=pareto, typed=q.typed))
+        output.say(plan_lines(found, output.page(), q.gpu_hour_usd, pareto=pareto, typed=_typed(q, rates)))
     if found.interrupted:
         raise KeyboardInterrupt
     if not found.rows:
         raise typer.Exit(1)
+
+
+def _typed(q: Question, rates: Path | None) -> tuple[str | None, str | None]:
+    """Return the words of the next command that stand for model and cluster, with the rates behind the cluster."""
+    model, cluster = q.typed
+    return (model, cluster) if rates is None else (model, f"{cluster or q.cluster.id} --rates {shlex.quote(str(rates))}")
 
 
 def register(app: typer.Typer) -> None:

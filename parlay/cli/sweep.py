@@ -35,6 +35,7 @@ def sweep(
     require: asked.Require = None,
     headroom: asked.Headroom = 0.0,
     min_micro_batches: asked.MinMicroBatches = 1,
+    rates: flags.Rates = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object a row.")] = False,
     json: flags.Json = False,
@@ -50,6 +51,7 @@ def sweep(
     from parlay.cli.many import check_size, clusters_of, counts_of, models_of
     from parlay.cli.progress import ProgressBar
     from parlay.cli.question import workload_of
+    from parlay.cli.rates import rates_of
     from parlay.search.sweep import cases
     from parlay.search.sweep import sweep as run
 
@@ -63,9 +65,10 @@ def sweep(
         raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")
     for case in wanted:
         check_size(case.cluster, case.gpus)
+    measured = {c.id: own for c in {case.cluster.id: case.cluster for case in wanted}.values() if (own := rates_of(rates, c))}
     bar = ProgressBar()
     try:
-        found = run(wanted, weak=weak, constraints=limits, progress=bar)
+        found = run(wanted, weak=weak, constraints=limits, progress=bar, rates=measured)
     finally:
         bar.close()
     _say(found, "csv" if csv else "jsonl" if jsonl else "json" if json else "text")

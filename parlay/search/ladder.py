@@ -199,10 +199,12 @@ def ladder(
     return Ladder(cluster, gpus, workload, name, cluster.device.memory.allocatable.value, tuple(steps))
 
 
-def model_ladder(model: ModelSpec, cluster: Cluster, gpus: int, workload: Workload, *, most_gpus: int = 16384) -> Ladder:
+def model_ladder(
+    model: ModelSpec, cluster: Cluster, gpus: int, workload: Workload, *, most_gpus: int = 16384, rates: Rates | None = None
+) -> Ladder:
     """Return, for one model, the fewest GPUs (a power of two) and the longest sequence on `gpus` GPUs, rung by rung."""
     experts = any(kind.mlp.kind == "moe" for kind in model.kinds.values())
-    rates = rates_for(cluster)
+    rates = rates or rates_for(cluster)
     steps = []
     for rung in rungs(gpus, experts=experts):
         powers = [1] if rung.name == "one GPU" else [2**i for i in range(most_gpus.bit_length()) if 2**i <= most_gpus]

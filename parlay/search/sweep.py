@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parlay.estimate.answers import run_length
 from parlay.estimate.estimate import Estimate
 from parlay.hardware.spec import Cluster
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
+from parlay.rates.interface import Rates
 from parlay.search.constraints import ANYTHING, Constraints
 from parlay.search.plan import Progress, default_space, plan
 
@@ -69,14 +70,22 @@ def cases(
 
 
 def sweep(
-    asked: Sequence[Case], *, weak: bool = False, constraints: Constraints = ANYTHING, progress: Progress | None = None
+    asked: Sequence[Case],
+    *,
+    weak: bool = False,
+    constraints: Constraints = ANYTHING,
+    progress: Progress | None = None,
+    rates: Mapping[str, Rates] | None = None,
 ) -> Sweep:
-    """Return the best layout of every case. A KeyboardInterrupt ends it with the rows so far, if there are any."""
+    """Return the best layout of every case. A KeyboardInterrupt ends it with the rows so far, if there are any.
+
+    `rates` holds measured rates by the id of their cluster.
+    """
     rows: list[SweepRow] = []
     interrupted = False
     for case in asked:
         try:
-            row, interrupted = _row(case, constraints, progress)
+            row, interrupted = _row(case, constraints, progress, (rates or {}).get(case.cluster.id))
         except KeyboardInterrupt:
             if not rows:
                 raise
@@ -88,9 +97,11 @@ def sweep(
     return Sweep(_with_knees(rows), weak, interrupted)
 
 
-def _row(case: Case, constraints: Constraints, progress: Progress | None) -> tuple[SweepRow, bool]:
+def _row(case: Case, constraints: Constraints, progress: Progress | None, rates: Rates | None) -> tuple[SweepRow, bool]:
     space = default_space(case.workload).open(constraints)
-    found = plan(case.model, case.cluster, case.workload, case.gpus, top=1, space=space, progress=progress, levers=False)
+    found = plan(
+        case.model, case.cluster, case.workload, case.gpus, top=1, space=space, rates=rates, progress=progress, levers=False
+    )
     if found.rows:
         return SweepRow(case, found.rows[0].estimate, ""), found.interrupted
     most = max(found.rejected.items(), key=lambda kv: kv[1], default=("", 0))[0]

@@ -143,7 +143,7 @@ def test_estimate_with_rates_prices_by_them_and_says_so(ran, file):
     assert half["step_s"] > 1.3 * measured["step_s"]
 
 
-@pytest.mark.parametrize("command", ["plan", "estimate", "compare", "check"])
+@pytest.mark.parametrize("command", ["plan", "estimate", "compare", "check", "sweep", "ladder", "explain"])
 def test_every_command_takes_rates(ran, file, tmp_path, command):
     path = file("short.json", complete=False)
     run = tmp_path / "run.toml"
@@ -153,12 +153,20 @@ def test_every_command_takes_rates(ran, file, tmp_path, command):
     arguments = {
         "plan": ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "64"],
         "estimate": ["estimate", *QUESTION], "compare": ["compare", *QUESTION, "--layout", "dp8.mb1"], "check": ["check", str(run)],
+        "sweep": ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8,16", "--global-batch", "64"],
+        "ladder": ["ladder", "--on", "dgx-h100", "--gpus", "8"], "explain": ["explain", "step.compute", *QUESTION[:5]],
     }[command]  # fmt: skip
     code, out, err = ran(*arguments, "--rates", path)
     assert code == 0, err
     assert err.startswith(f"warning: {path}: is incomplete")
     assert err.count("warning:") == 1
     assert out != ran(*arguments)[1]
+
+
+def test_the_next_command_of_a_plan_keeps_the_rates(ran, file):
+    path = file()
+    _, out, _ = ran("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--rates", path)
+    assert f"--on dgx-h100 --rates {path} --layout" in out
 
 
 def test_rates_of_another_device_or_no_file_are_refused(ran, file, tmp_path):
