@@ -83,7 +83,8 @@ def run(
         raise UsageError(f"'{optimizer_dtype}' is neither fp32 nor bf16", where="--optimizer-dtype")
     if backend not in (None, "nccl", "gloo"):
         raise UsageError(f"'{backend}' is neither nccl nor gloo", where="--backend", hint="on ROCm, nccl means RCCL")
-    job = job_of(os.environ)
+    environment = dict(os.environ)
+    job = job_of(environment)
     log = _nccl_log(job.rank)
     settings = Settings(
         output=out,
@@ -102,11 +103,15 @@ def run(
         backend=backend,
         cluster=load_cluster(on, user_catalog_directory()) if on else None,
         resume=resume,
-        environment=dict(os.environ),
+        environment=environment,
         command=tuple(sys.argv),
         nccl_log=lambda: _read(log),
     )
-    found = calibrate(settings, job, _Progress() if job.rank == 0 else None)
+    bar = _Progress()
+    try:
+        found = calibrate(settings, job, bar if job.rank == 0 else None)
+    finally:
+        bar.close()
     if job.rank == 0:
         from parlay.report.calibrate import run_lines
 
@@ -208,6 +213,12 @@ class _Progress:
         line = f"{done}/{total} points, about {left_s:.0f} s left, next: {name}"
         sys.stderr.write(f"\r\x1b[K{line[:100]}" if self.terminal else line + "\n")
         sys.stderr.flush()
+
+    def close(self) -> None:
+        """Wipe the line that changes, so that what follows starts on a clean one."""
+        if self.terminal and self.last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def _listed(text: str, known: tuple[str, ...], where: str) -> tuple[str, ...]:
