@@ -78,9 +78,9 @@ class Residuals:
 
     def factor(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
         """Return what to multiply the formula's seconds by; outside the grid as at its edge."""
-        sizes = np.broadcast_arrays(*(np.maximum(real(x), 1.0) for x in (m, n, k)))
-        total = np.zeros(sizes[0].shape)
-        index, share = zip(*(self._place(np.log(x), axis) for x, axis in zip(sizes, self.axes)))
+        places = [self._place(np.log(np.maximum(real(x), 1.0)), axis) for x, axis in zip((m, n, k), self.axes)]
+        index, share = zip(*places)  # each of its own argument's shape: most often one of the three is an array
+        total: float | Array = 0.0
         flat, (rows, columns) = self.logs.ravel(), self.logs.shape[1:]
         for corner in range(8):
             a, b, c = corner & 1, corner >> 1 & 1, corner >> 2
@@ -92,8 +92,9 @@ class Residuals:
 
     @staticmethod
     def _place(x: Array, axis: Array) -> tuple[NDArray[np.intp], Array]:
-        i = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
-        return i, np.clip((x - axis[i]) / (axis[i + 1] - axis[i]), 0.0, 1.0)
+        # searchsorted over the inner nodes cannot leave the grid
+        i = np.searchsorted(axis[1:-1], x, side="right")
+        return i, np.minimum(np.maximum((x - axis[i]) / (axis[i + 1] - axis[i]), 0.0), 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -90,8 +90,10 @@ def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int
     batch: list[Layouts] = []
     held = 0
     rows = list(_reasonable(question, grids(question, space), counted))
+    recompute = [recompute_bits(modules) for modules in _useful(question, space)]
+    lighter = {pp: lighter_last(question.model, question.workload.seq_len, pp) for pp in {int(row[2]) for row in rows}}
     for done, row in enumerate(rows):
-        block = _expand(question, space, row)
+        block = _expand(question, space, row, recompute, lighter)
         batch.append(block)
         held += len(block)
         if held >= chunk:
@@ -125,8 +127,8 @@ def _reasonable(question: Question, grid: Ints, counted: Counted) -> Iterator[In
     yield from grid[kept]
 
 
-def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
-    """Return every combination of the remaining axes on one grid."""
+def _expand(question: Question, space: Space, grid: Ints, recompute: list[int], lighter: dict[int, int]) -> Layouts:
+    """Return every combination of the remaining axes on one grid; `lighter` gives the last stage's layers by stages."""
     tp, cp, pp, dp = (int(x) for x in grid)
     layers = question.model.layer_count
     per_rank = question.workload.global_batch // dp
@@ -144,8 +146,7 @@ def _expand(question: Question, space: Space, grid: Ints) -> Layouts:
     uneven = question.workload.framework == "megatron-core"
     virtual = [v for v in (space.vpp or range(1, most_virtual + 1)) if v == 1 or _cuts(layers, pp, v, uneven)]
     kinds = [CP_KINDS.index(k) for k in space.cp_kind] if cp > 1 else [CP_KINDS.index("zigzag")]
-    recompute = [recompute_bits(modules) for modules in _useful(question, space)]
-    last = space.last_layers or tuple({0, lighter_last(question.model, question.workload.seq_len, pp)})
+    last = space.last_layers or tuple({0, lighter[pp]})
     axes = [
         np.asarray(a)
         for a in (
