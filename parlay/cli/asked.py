@@ -65,6 +65,28 @@ def space_of(q: Question, fix: list[str] | None, asked: Constraints) -> Space:
     return fixed(default_space(q.workload).open(asked), fix or [], q.layout)
 
 
+def nothing_left(q: Question, space: Space) -> UsageError:
+    """Return why no layout at all lies within what was fixed and asked: usually one axis, else their product."""
+    from parlay.layouts.rule import divisors
+
+    experts = max((k.mlp.experts for k in q.model.kinds.values() if k.mlp.kind == "moe"), default=1)
+    words = [f"{a}={','.join(map(str, getattr(space, a)))}" for a in ("tp", "cp", "pp", "dp", "ep") if getattr(space, a)]
+    said = " and ".join([*words, *space.asked.words()])
+    for axis, whole, of in (*((a, q.gpus, "GPUs") for a in ("tp", "cp", "pp", "dp")), ("ep", experts, "experts")):
+        every = divisors(whole, most=1 << 20)
+        listed = getattr(space, axis) or tuple(every)
+        kept = space.asked.allowed(axis, listed)
+        if not kept:
+            return UsageError(f"leave no value of {axis}", where=f"{said}", hint="loosen one of them")
+        if not set(kept) & set(every):
+            hint = f"{axis} can be {', '.join(map(str, every[:12]))}"
+            return UsageError(f"{axis}={','.join(map(str, kept))} does not divide {whole:,} {of}", where=said, hint=hint)
+    return UsageError(
+        f"no layout of {q.gpus:,} GPUs is within this", where=said or "the search",
+        hint=f"tp, cp, pp and dp must multiply to {q.gpus:,}, and ep divide the experts and tp x cp x dp",
+    )  # fmt: skip
+
+
 def search(q: Question, space: Space, top: int, *, explain: bool, rates: Rates | None = None) -> Plan:
     """Return the plan, with a progress bar on a terminal while it is made."""
     from parlay.cli.progress import ProgressBar

@@ -122,6 +122,8 @@ def show(file: File, json: flags.Json = False) -> None:
     """Show a calibration, flags first.
 
     Then rates, curves, and how far they lie from the points.
+
+    Example: parlay calibrate show cluster.json
     """
     from parlay.calibrate.file import load_calibration
     from parlay.report.calibrate import show_document, show_lines
@@ -141,6 +143,8 @@ def diff(
     """Show which rates moved from A to B.
 
     A rate moved if its change is larger than its samples scatter.
+
+    Example: parlay calibrate diff before.json after.json
     """
     from parlay.calibrate.diff import differences
     from parlay.calibrate.file import load_calibration
@@ -167,7 +171,10 @@ def import_(
     ] = None,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster it was measured on.")] = None,
 ) -> None:
-    """Import what other tools measured."""
+    """Import what other tools measured.
+
+    Example: parlay calibrate import nccl.json -o cluster.json
+    """
     from parlay.calibrate.file import save_calibration
     from parlay.calibrate.imports import import_file
     from parlay.errors import UsageError
@@ -186,6 +193,8 @@ def fit(file: File, json: flags.Json = False) -> None:
     """Fit the curves again from the samples.
 
     FILE is written again with them; the machine is not needed.
+
+    Example: parlay calibrate fit cluster.json
     """
     from parlay.calibrate.file import load_calibration, save_calibration
     from parlay.calibrate.fits import fitted

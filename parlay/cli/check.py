@@ -18,10 +18,16 @@ def check(
     """Hold the layout of a run file to its budget (a gate for CI).
 
     Exit 1 if any limit of [budget] is broken. Limits: memory_gib, step_s, gpu_hours, cost_usd (at most); tokens_per_s_per_gpu, mfu (at least).
+
+    Example: parlay check run.toml
     """
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
+    if not run.endswith(".toml"):
+        raise UsageError(
+            "is not a run file", where=run, hint="parlay check takes a TOML file with model, cluster, [layout] and [budget]"
+        )
     q = ask(run, sets=sets)
     if q.layout is None:
         raise UsageError("is missing", where=f"{run}: layout", hint="add [layout] with tp, pp, dp ...; `parlay plan` finds one")

@@ -56,6 +56,7 @@ def estimate(
         source=source,
     )  # fmt: skip
     say_notes(q)
+    flags.note_price(gpu_hour_usd, q.workload.total_tokens)
     if q.layout is None:
         raise UsageError(
             "no layout given", where="estimate", hint="write one: --layout tp8.pp4.dp2; `parlay plan` finds the best"

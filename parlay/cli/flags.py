@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,9 @@ SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="TOKENS", help=
 GlobalBatch = Annotated[
     str | None, typer.Option("--global-batch", metavar="SEQUENCES", help="Sequences per step, all GPUs. [default: 512]")
 ]
-GlobalTokens = Annotated[str | None, typer.Option("--global-tokens", metavar="TOKENS", help="The same in tokens, such as 4M.")]
+GlobalTokens = Annotated[
+    str | None, typer.Option("--global-tokens", metavar="TOKENS", help="The same in tokens: a multiple of --seq-len.")
+]
 Precision = Annotated[str | None, typer.Option("--precision", help="bf16, fp16, fp32, fp8, fp8-blockwise, mxfp8 or nvfp4.")]
 Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adamw-8bit, adafactor, muon or sgd.")]
 Framework = Annotated[str | None, typer.Option("--framework", help="megatron-core, torchtitan or deepspeed.")]
@@ -35,6 +38,12 @@ Rates = Annotated[
     typer.Option("--rates", metavar="FILE", help="Rates measured by `parlay calibrate run`, over those Parlay ships."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def note_price(gpu_hour_usd: float | None, total_tokens: int | None) -> None:
+    """Say that a price alone gives no cost."""
+    if gpu_hour_usd is not None and total_tokens is None:
+        sys.stderr.write("note: --gpu-hour-usd needs --tokens, the tokens of the whole run; no cost is shown\n")
 
 
 def need_model(model: str | None, source: str | None, command: str) -> None:

@@ -31,11 +31,14 @@ def base_table(source: str, gpus: int | None, layout: str | None, keep_layout: b
     return table, imported
 
 
-def check_whole(table: dict[str, Any], source: str, needs_gpus: bool) -> None:
+def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: Imported) -> None:
     """Raise UsageError where the file, the flags and --set together name no whole model, or not how many GPUs."""
     model = table.get("model")
     if model is None:
-        raise UsageError("names no model", where=source, hint=f"name it: parlay estimate llama-3.1-8b --from {source}")
+        unread = imported.not_understood
+        because = f" (not understood: {'; '.join(unread[:3])})" if unread else ""
+        hint = f"name it: parlay estimate llama-3.1-8b --from {source}"
+        raise UsageError(f"names no model{because}", where=source, hint=hint)
     if isinstance(model, dict) and "vocab" not in model and "extends" not in model:
         raise UsageError(
             "does not tell the size of the vocabulary: it is in the tokenizer's files", where=source,

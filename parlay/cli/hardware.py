@@ -10,7 +10,10 @@ from parlay.cli import flags, output
 
 
 def list_(json: flags.Json = False) -> None:
-    """List the clusters, devices and links of the catalog."""
+    """List the clusters, devices and links of the catalog.
+
+    Example: parlay hardware list
+    """
     from parlay.hardware.load import (
         list_clusters,
         list_devices,
@@ -35,7 +38,10 @@ def list_(json: flags.Json = False) -> None:
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A cluster, device or link, or a file.")], json: flags.Json = False
 ) -> None:
-    """Show a cluster, a device or a link: every value with its source."""
+    """Show a cluster, a device or a link: every value with its source.
+
+    Example: parlay hardware show dgx-h100
+    """
     from parlay.hardware.load import find_any, user_catalog_directory
     from parlay.report.hardware import hardware_document, hardware_lines
 

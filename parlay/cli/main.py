@@ -87,6 +87,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
+GROUPS = ("calibrate", "hardware", "models", "show")  # their subcommands have the options
 # Options that other tools have, and what says the same here.
 OTHER_WORDS = {
     "model": "the model comes first, without an option: parlay plan llama-3.1-70b --on dgx-h100",
@@ -131,7 +132,9 @@ def _say_usage(error: Exception, arguments: list[str]) -> int:
     if shown.startswith("Usage:"):  # a group without a subcommand: its help is the message
         group = next((a for a in arguments if a in COMMANDS), "")
         shown = f"'{group}' needs a subcommand"
-    named = [a for a in arguments if a in COMMANDS]
+    named = [a for a in arguments if a in COMMANDS][:1]
+    if named and named[0] in GROUPS and arguments[1:2] and "command" not in shown and not arguments[1].startswith("-"):
+        named[0] += f" {arguments[1]}"
     near = sorted(getattr(error, "possibilities", None) or ())[:3]
     shown = shown.partition(" (Possible options:")[0]
     elsewhere = OTHER_WORDS.get(str(getattr(error, "option_name", "")).lstrip("-"))

@@ -13,7 +13,10 @@ Name = Annotated[str, typer.Argument(metavar="MODEL", help="A catalog name, a mo
 
 
 def list_(json: flags.Json = False) -> None:
-    """List the models of the catalog with their parameters."""
+    """List the models of the catalog with their parameters.
+
+    Example: parlay models list
+    """
     from parlay.models.load import list_models, load_model
 
     specs = [load_model(entry.id) for entry in list_models()]
@@ -30,7 +33,10 @@ def show(
     seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Sequence length for FLOPs and cache.")] = 8192,
     json: flags.Json = False,
 ) -> None:
-    """Show shapes, parameters by part, FLOPs and K/V cache of a model."""
+    """Show shapes, parameters by part, FLOPs and K/V cache of a model.
+
+    Example: parlay models show llama-3.1-70b
+    """
     from parlay.models.load import load_model
     from parlay.report.models import model_document, model_lines
 
@@ -48,13 +54,19 @@ def import_(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
-    """Read a Hugging Face config.json and write it as a model TOML."""
+    """Read a Hugging Face config.json and write it as a model TOML.
+
+    Example: parlay models import config.json -o my-model.toml
+    """
     import sys
 
     from parlay.errors import UsageError
     from parlay.models.huggingface import import_config
     from parlay.models.write import to_toml
 
+    read = Path(config) / "config.json" if Path(config).is_dir() else Path(config)
+    if to is not None and to.exists() and read.exists() and to.samefile(read):
+        raise UsageError("is the file that was read", where=str(to), hint="choose another name, such as my-model.toml")
     found = import_config(config)
     for note in (*found.assumed, *(f"ignored: {x}" for x in found.ignored)):
         sys.stderr.write(f"note: {note}\n")
@@ -62,12 +74,7 @@ def import_(
     if to is None:
         output.say(text.rstrip("\n").split("\n"))
         return
-    if to.exists() and not force:
-        raise UsageError("exists already", where=str(to), hint="choose another name, or replace it with --force")
-    try:
-        to.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot be written ({error.strerror})", where=str(to)) from None
+    output.write_file(to, text, replace=force)
     sys.stderr.write(f"wrote {to}\n")
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,10 +35,33 @@ def say_json(document: dict[str, Any]) -> None:
     _write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
+def write_file(path: Path, text: str, *, replace: bool) -> None:
+    """Write `text` to a file of the user's choice; one that exists is left alone unless `replace`."""
+    from parlay.errors import UsageError
+
+    if path.exists() and path.is_file() and not replace:
+        raise UsageError("exists already", where=str(path), hint="choose another name, or replace it with --force")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot be written ({error.strerror})", where=str(path)) from None
+
+
 def _write(text: str) -> None:
     """Write `text`. If the reader has seen enough and closed the pipe, the command goes on to its own exit code."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it ends
+        _close()
+    except UnicodeEncodeError as error:  # a terminal or pipe that knows ASCII alone
+        sys.stdout.write(text.encode(error.encoding, "replace").decode(error.encoding))
+    except OSError as error:
+        from parlay.errors import UsageError
+
+        _close()
+        raise UsageError(f"cannot be written ({error.strerror})", where="standard output") from None
+
+
+def _close() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more when it ends

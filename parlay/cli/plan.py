@@ -55,11 +55,14 @@ def plan(
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
     q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd, source=source, keep_layout=False)
     say_notes(q)
+    flags.note_price(gpu_hour_usd, q.workload.total_tokens)
 
     space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches))
     from parlay.cli.rates import rates_of
 
     found = asked.search(q, space, top, explain=sensitivity, rates=rates_of(rates, q.cluster))
+    if not found.considered:
+        raise asked.nothing_left(q, space)
     if json:
         from parlay.report.documents import plan_report
 

@@ -66,10 +66,10 @@ def ask(
         }
         table, where = base | table | sections, source
     table = _with_sets(table, sets or [])
-    if source is not None:
+    if source is not None and imported is not None:
         from parlay.cli.framework_file import check_whole
 
-        check_whole(table, source, needs_gpus=keep_layout and layout is None)
+        check_whole(table, source, keep_layout and layout is None, imported)
     for key, value in (("cluster", on), ("gpus", gpus), ("gpu_hour_usd", gpu_hour_usd)):
         if value is not None:
             table[key] = value
@@ -191,7 +191,9 @@ def _model(given: Any, where: str) -> tuple[ModelSpec, tuple[str, ...]]:
 
     if isinstance(given, dict):
         return validate(ModelSpec, merge_over(given), f"{where}: model"), ()
-    if not isinstance(given, str) or not given:
+    if given is not None and not isinstance(given, str):
+        raise UsageError(f"must be a name, a file or a table, got {str(given)[:40]}", where=f"{where}: model")
+    if not given:
         raise UsageError(
             "no model given", where=where, hint="name one: parlay plan llama-3.1-70b ...; `parlay models list` shows all"
         )
@@ -234,10 +236,12 @@ def _workload(fields: dict[str, Any], where: str) -> Workload:
         if "global_batch" in fields:
             raise UsageError("global_batch and global_tokens are both given", where=f"{where}: training", hint="give one of them")
         if isinstance(tokens, bool) or not isinstance(tokens, int) or not isinstance(seq_len, int) or tokens % max(seq_len, 1):
+            least = tokens // seq_len * seq_len if isinstance(tokens, int) and isinstance(seq_len, int) and seq_len > 0 else 0
+            near = f"choose {least:,} or {least + seq_len:,}" if least else "choose a multiple of the sequence length"
             raise UsageError(
                 f"a global batch of {tokens} tokens is not a whole number of sequences of {seq_len} tokens",
                 where=f"{where}: training.global_tokens",
-                hint="choose a multiple of the sequence length, or give global_batch in sequences",
+                hint=f"{near}, or give global_batch in sequences",
             )
         fields["global_batch"] = tokens // seq_len
     return validate(Workload, fields, f"{where}: training")

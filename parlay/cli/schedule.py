@@ -57,6 +57,7 @@ def schedule(
         list[Path] | None,
         typer.Option("--out", "-o", metavar="FILE", help="Write a trace (.json) or drawing (.svg). May be repeated."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a FILE that exists.")] = False,
     json: flags.Json = False,
 ) -> None:
     """Draw and time pipeline schedules.
@@ -76,7 +77,7 @@ def schedule(
         _check_memory(found, activations, memory)
     summaries = [summarise(t) for t in timelines]
     for path in out or []:
-        _write(path, timelines)
+        _write(path, timelines, force)
 
     from parlay.report.schedule import schedule_document, schedule_lines
 
@@ -137,7 +138,7 @@ def _check_memory(found: list[Schedule], activations: str | None, memory: str | 
         held(s, each * s.stages / s.chunks).check(limit)
 
 
-def _write(path: Path, timelines: list[Timeline]) -> None:
+def _write(path: Path, timelines: list[Timeline], force: bool) -> None:
     from json import dumps
 
     from parlay.errors import UsageError
@@ -146,10 +147,7 @@ def _write(path: Path, timelines: list[Timeline]) -> None:
     if path.suffix not in (".json", ".svg"):
         raise UsageError(f"'{path.suffix}' is neither .json (a trace) nor .svg (a drawing)", where=f"--out {path}")
     text = svg(timelines) if path.suffix == ".svg" else dumps(trace_events(timelines), allow_nan=False)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot be written ({error.strerror})", where=str(path)) from None
+    output.write_file(path, text, replace=force)
 
 
 def register(app: typer.Typer) -> None:

@@ -19,6 +19,8 @@ def verify(ids: Ids = None, everything: All = False, json: flags.Json = False) -
 
     Exit 1 if one disagrees. An example "agrees" if the formulas give what the document prints, to its own rounding. An "erratum" is a number that
     the document has wrong: the formulas must differ from it and give the right one.
+
+    Example: parlay verify --json
     """
     from parlay.errors import UnknownNameError
     from parlay.report.verify import verify_lines, verify_report

@@ -82,7 +82,9 @@ class StepTime:
         for axis in AXES:
             source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
             value = spent("exposed_forward", axis) + spent("exposed_backward", axis)
-            exposed.append(Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", source=source))
+            exposed.append(
+                Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source)
+            )
         sends = self.sends[rows, self.slowest] * m
         exposed.append(
             Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)

@@ -72,6 +72,8 @@ def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
             cells += [significant((run.cost_usd or 0) / 1e6, 3)] if gpu_hour_usd else []
         rows.append(cells)
     out = render(columns, rows, page)
+    if tokens and gpu_hour_usd:
+        out += wrap(f"M USD: million USD at {gpu_hour_usd:g} USD a GPU-hour", page)
     out.append("")
     for i, row in enumerate(p.rows):
         e = row.estimate

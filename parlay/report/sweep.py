@@ -111,6 +111,11 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
         known = [getattr(first, n).name for n, on in several.items() if not on]
         out += [*wrap(" on ".join(known) + f", {'weak' if found.weak else 'strong'} scaling", page), ""]
     out += render(columns, rows, page)
+    refused = [r for r in found.rows if r.estimate is None and r.why]
+    if refused:
+        out.append("")
+    for r in refused:
+        out += wrap(f"{r.case.model.id} on {r.case.gpus:,} x {r.case.cluster.id}: {r.why}", page, hang="  ")
     if any(r.knee for r in found.rows):
         out += ["", *wrap(f"knee: the most GPUs that still hold {KNEE:.0%} of the best tokens/s/GPU of their series.", page)]
     if found.interrupted:
@@ -123,7 +128,7 @@ def _cells(row: SweepRow, several: dict[str, bool], days: bool) -> list[str]:
     head = [getattr(c, n).id for n, on in several.items() if on]
     head += [f"{c.gpus:,}", f"{c.workload.seq_len:,}", f"{c.workload.global_batch:,}"]
     if e is None:
-        return [*head, "nothing fits", "-", "-", "-", "-", *(["-"] if days else []), row.why]
+        return [*head, "nothing fits", "-", "-", "-", "-", *(["-"] if days else []), ""]
     body = [
         str(e.layout),
         f"{e.tokens_per_s_per_gpu:,.0f}",

@@ -187,6 +187,7 @@ def ladder(
 ) -> Ladder:
     """Return the largest shape of the family on every rung, and with `context_of` that model's longest sequence there."""
     shapes, rates = family(experts), rates or rates_for(cluster)
+    workload = whole_batch(workload, gpus)
     steps, index = [], -1
     for rung in rungs(gpus, experts=experts):
         index = largest(len(shapes), lambda i, r=rung: fits(shapes[i], cluster, workload, gpus, r), start=index)  # type: ignore[misc]
@@ -205,6 +206,7 @@ def model_ladder(
     """Return, for one model, the fewest GPUs (a power of two) and the longest sequence on `gpus` GPUs, rung by rung."""
     experts = any(kind.mlp.kind == "moe" for kind in model.kinds.values())
     rates = rates or rates_for(cluster)
+    workload = whole_batch(workload, gpus)
     steps = []
     for rung in rungs(gpus, experts=experts):
         powers = [1] if rung.name == "one GPU" else [2**i for i in range(most_gpus.bit_length()) if 2**i <= most_gpus]

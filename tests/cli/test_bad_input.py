@@ -1,5 +1,11 @@
 """Whatever is asked wrongly is one message that names the place and what is allowed, and exit code 2."""
 
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
 import pytest
 
 PLAN = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8"]
@@ -42,7 +48,7 @@ def assert_refused(ran, message, hint=""):
         (
             [*PLAN, "--global-tokens", "4M", "--seq-len", "8192"],
             "not a whole number of sequences",
-            "multiple of the sequence length",
+            "choose 3,997,696 or 4,005,888",
         ),
         ([*PLAN, "--set", "training.seqlen=8192"], "unknown key 'seqlen'", "did you mean seq_len"),
         ([*PLAN, "--set", "trainning.seq_len=8192"], "unknown section 'trainning'", "did you mean training"),
@@ -62,6 +68,28 @@ def assert_refused(ran, message, hint=""):
         (["compare", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp8"], "two layouts are needed, got 1", "twice"),
         (["plan", "--model", "llama-3.1-8b"], "no such option: --model", "the model comes first"),
         (["plan", "llama-3.1-8b", "--tp", "8"], "no such option: --tp", "--fix tp=8"),
+        (
+            ["plan", "llama-3.1-70b", "--on", "dgx-h100", "--gpus", "64", "--fix", "tp=3"],
+            "tp=3 does not divide 64 GPUs",
+            "1, 2, 4",
+        ),
+        (
+            ["plan", "llama-3.1-70b", "--on", "dgx-h100", "--gpus", "8", "--fix", "tp=4", "--max", "tp=2"],
+            "leave no value of tp",
+            "loosen",
+        ),
+        (
+            ["plan", "mixtral-8x7b", "--on", "dgx-h100", "--gpus", "64", "--fix", "ep=3"],
+            "does not divide 8 experts",
+            "1, 2, 4, 8",
+        ),
+        (
+            ["plan", "llama-3.1-70b", "--on", "dgx-h100", "--gpus", "64", "--fix", "tp=8", "--fix", "pp=16"],
+            "no layout of 64",
+            "64",
+        ),
+        (["check", "llama-3.1-8b"], "is not a run file", "TOML"),
+        (["show", "ring", "--ranks", "0"], "--ranks", "parlay show ring --help"),
         (["check", "missing.toml"], "no such file", ""),
         (["explain", "one_f_one_b_bubble"], "unknown formula", "one_f_one_b_bubble_s"),
         (["explain", "in_flight.gpipe_in_flight", "--set", "micro_batches=0.5"], "`micro_batches` must be", ""),
@@ -98,7 +126,7 @@ RUN = 'model = "llama-3.1-8b"\ncluster = "dgx-h100"\n'
         (RUN + "[layout]\ntp = 8\n[budget]\nmemory_gib = -70\n", "budget.memory_gib: must be a number above 0", ""),
         (RUN + "[layout]\ntp = 8\n[budget]\ngpu_hours = 70\n", "cannot be checked", "total_tokens"),
         (RUN + "gpus = 8\n", "layout: is missing", "parlay plan"),
-        ('model = 3\ncluster = "dgx-h100"\n[layout]\ntp = 8\n', "no model given", ""),
+        ('model = 3\ncluster = "dgx-h100"\n[layout]\ntp = 8\n', "model: must be a name, a file or a table, got 3", ""),
         ('model = "llama-3.1-8b"\ncluster = 3\n[layout]\ntp = 8\n', "cluster: expected a name", ""),
     ],
 )
@@ -107,6 +135,58 @@ def test_run_files(parlay, run_file, text, message, hint):
     ran = parlay("check", path)
     assert_refused(ran, message, hint)
     assert str(path) in ran.err
+
+
+def test_mfu_as_a_percentage(parlay, run_file):
+    path = run_file(RUN + "[layout]\ntp = 8\n[budget]\nmfu = 40\n")
+    assert_refused(parlay("check", path), "must be a share from 0 to 1, got 40", "is it 0.4?")
+
+
+def test_files_are_not_replaced_unasked(parlay, tmp_path):
+    trace = tmp_path / "trace.json"
+    trace.write_text("mine", encoding="utf-8")
+    command = ["schedule", "1f1b", "--stages", "2", "--micro-batches", "4", "-o", trace]
+    assert_refused(parlay(*command), "exists already", "--force")
+    assert trace.read_text(encoding="utf-8") == "mine"
+    assert parlay(*command, "--force").code == 0
+    assert trace.read_text(encoding="utf-8").startswith("{")
+
+
+def test_an_import_never_replaces_what_it_read(parlay, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama"}), encoding="utf-8")
+    assert_refused(parlay("models", "import", config, "-o", config, "--force"), "is the file that was read", "my-model.toml")
+    assert_refused(parlay("models", "import", tmp_path, "-o", config, "--force"), "is the file that was read", "my-model.toml")
+    assert json.loads(config.read_text(encoding="utf-8")) == {"model_type": "llama"}
+
+
+@pytest.mark.skipif(not pathlib.Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_no_bug_of_ours():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "parlay", "models", "list"]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: standard output: cannot be written (No space left")
+
+
+def test_a_pipe_that_knows_ascii_alone():
+    command = [sys.executable, "-m", "parlay", "explain", "pipeline.one_f_one_b_bubble_s"]
+    ran = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False)
+    assert ran.returncode == 0
+    assert ran.stdout.isascii()
+    assert b"?" in ran.stdout
+
+
+def test_a_framework_file_whose_model_rests_on_an_unset_variable(parlay, tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text("python pretrain_gpt.py --num-layers $L --hidden-size 1024 --num-attention-heads 16 --seq-length 1024\n")
+    assert_refused(parlay("estimate", "--from", script, "--on", "dgx-h100"), "names no model (not understood: --num-layers $L)")
+
+
+def test_a_price_without_tokens_is_said_to_give_no_cost(parlay):
+    ran = parlay("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--gpu-hour-usd", "2")
+    assert ran.code == 0
+    assert "--gpu-hour-usd needs --tokens" in ran.err
 
 
 def test_a_huge_file(parlay, run_file):

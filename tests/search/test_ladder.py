@@ -183,3 +183,11 @@ def test_a_model_that_nothing_serves_is_a_no(capsys):
     assert main(["ladder", "--on", "dgx-a100-40gb", "--gpus", "1", "--serve", "--model", "llama-3.1-405b"]) == 1
     assert main(["ladder", "--on", "dgx-a100-40gb", "--gpus", "1", "--serve", "--model", "llama-3.2-1b"]) == 0
     assert "batch x context" in capsys.readouterr().out
+
+
+def test_a_batch_that_the_gpus_cannot_share_is_trimmed():
+    found = ladder(load_cluster("dgx-a100"), 3, Workload(global_batch=512))
+    assert found.workload.global_batch == 510
+    sizes = [step.parameters for step in found.steps]
+    assert all(sizes)
+    assert sizes == sorted(sizes)
