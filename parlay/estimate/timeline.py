@@ -11,13 +11,13 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.errors import ParlayError
 from parlay.estimate.time import StepTime
 from parlay.layouts.layout import Layout
 from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes
 from parlay.models.spec import ModelSpec
 from parlay.schedules.build import build
 from parlay.schedules.costs import Costs
+from parlay.schedules.schedule import Schedule
 from parlay.schedules.timeline import simulate
 
 Array = NDArray[np.float64]
@@ -29,11 +29,10 @@ STEADY = 4  # rounds of p micro-batches after which a pipeline runs at the pace 
 def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
     """Return the step of one layout with the bubble of its exact timeline; unchanged without a pipeline.
 
-    `time` holds one layout with every stage listed. Schedules whose chunks are not those of the split (DualPipe keeps
-    each on two stages) keep their closed form.
+    `time` holds one layout that keeps the rules, with every stage listed.
     """
     name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
-    if layout.pp < 2 or name in ("dualpipe", "dualpipev"):
+    if layout.pp < 2:
         return time
     m = int(time.micro_batches[0])
     busy = float((time.forward + time.backward + time.sends)[0, time.slowest[0]])
@@ -43,29 +42,21 @@ def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
     if m * per_micro_batch > MOST_OPERATIONS:
         rounds = max(STEADY, MOST_OPERATIONS // (per_micro_batch * layout.pp))
         shown = min(m, rounds * layout.pp + m % layout.pp)
-    try:
-        schedule = build(name, layout.pp, shown, virtual=2 if name in V_SHAPED else layout.vpp)
-    except ParlayError:
-        return time
-    if schedule.chunks != chunks:
-        return time
-    costs = _chunk_costs(time, model, layout, chunks)
+    schedule = build(name, layout.pp, shown, virtual=1 if name in V_SHAPED else layout.vpp)  # these have two by definition
+    costs = _chunk_costs(time, model, layout, schedule)
     each_way = float(time.hops[0]) / (2 * (layout.pp - 1))
     exact = simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s + (m - shown) * busy
     bubble = np.array([max(exact - m * busy, 0.0)])
     return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble)
 
 
-def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, chunks: int) -> tuple[Array, Array, Array]:
+def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, schedule: Schedule) -> tuple[Array, Array, Array]:
     """Return forward, whole backward and weight-gradient seconds of every chunk, in model order."""
-    name = layout.schedule or ""
-    virtual = 2 if name in V_SHAPED else layout.vpp
+    chunks, stage_of = schedule.chunks, schedule.device[0]  # DualPipe holds each chunk a second time, at the other end
+    virtual = chunks // layout.pp
     sizes = chunk_sizes(model.layer_count, layout.pp, virtual, layout.first_layers, layout.last_layers, 1 + model.mtp_layers)
     names, edges = model.layer_names(), np.concatenate([[0], np.cumsum(sizes)])
     forward, backward, weight = np.zeros(chunks), np.zeros(chunks), np.zeros(chunks)
-    stage_of = np.arange(chunks) % layout.pp
-    if name in V_SHAPED:  # down the stages and back up
-        stage_of = np.minimum(np.arange(chunks), 2 * layout.pp - 1 - np.arange(chunks))
 
     def add(chunk: int, block: str, count: float) -> None:
         cost, row = time.blocks[block], time.shard.row_of[0]

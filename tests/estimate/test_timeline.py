@@ -1,14 +1,17 @@
 import numpy as np
 import pytest
 
+from parlay.estimate import timeline
 from parlay.estimate.estimate import estimate, price
 from parlay.estimate.timeline import with_timeline
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.rules import check
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.models.spec import Run
 from parlay.rates.choose import rates_for
+from parlay.schedules.build import build
 
 CLUSTER = load_cluster("dgx-h100")
 
@@ -49,8 +52,6 @@ def test_equal_stages_give_the_closed_form_exactly():
 
 
 def test_long_steps_are_extended_at_the_pace_of_the_slowest_stage():
-    from parlay.estimate import timeline
-
     layout = Layout(tp=8, pp=4, dp=1)
     _, whole = both("llama-3.1-70b", layout, batch=512)
     before = timeline.MOST_OPERATIONS
@@ -69,3 +70,49 @@ def test_an_estimate_shows_the_exact_step():
     closed = price(model, CLUSTER, workload, Layouts.of(layout), rates_for(CLUSTER), every=True).time
     assert shown.step_s == pytest.approx(float(with_timeline(closed, model, layout).step[0]))
     assert not np.isclose(shown.step_s, closed.step[0], rtol=1e-12)
+
+
+EVERY_SCHEDULE = [
+    ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 5), ("bfs", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 2),
+    ("dualpipe", 1), ("dualpipev", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), EVERY_SCHEDULE)
+def test_the_chunks_of_a_stage_take_as_long_as_the_stage(schedule, vpp):
+    """Also where stages differ: the first recomputes some of its layers, the last holds the head and sends nothing on."""
+    layout = Layout(tp=8, pp=4, dp=2, vpp=vpp, schedule=schedule, recompute=("full",), recompute_layers=3)
+    time, _ = both("deepseek-v3", layout)
+    made = build(schedule, 4, 32, virtual=vpp if schedule in ("interleaved", "bfs") else 1)
+    forward, backward, weight = timeline._chunk_costs(time, load_model("deepseek-v3"), layout, made)
+    assert (weight <= backward).all()
+    whole = (time.forward + time.backward + time.sends)[0]
+    if schedule == "dualpipe":  # half of the micro-batches pass each of a stage's two chunks
+        ends = (forward + backward)[made.device].reshape(2, -1)
+        assert ends.mean(axis=0) == pytest.approx(whole, rel=1e-3)  # its sends are those of one direction
+    else:
+        assert np.bincount(made.device[0], forward + backward) == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("operations", [100_000, 256])
+@pytest.mark.parametrize(("schedule", "vpp"), EVERY_SCHEDULE)
+def test_every_layout_that_keeps_the_rules_is_timed_operation_by_operation(schedule, vpp, operations, monkeypatch):
+    monkeypatch.setattr(timeline, "MOST_OPERATIONS", operations)
+    timed = []
+    real = timeline.simulate
+    monkeypatch.setattr(timeline, "simulate", lambda s, c: timed.append(s) or real(s, c))
+    model, tried = load_model("llama-3.1-70b"), 0
+    for pp in (2, 3, 4, 6, 8):
+        for micro_batches in (1, 2, 3, 7, 8, 12, 16, 30, 60):
+            framework = "torchtitan" if schedule in ("bfs", "zb-v", "dualpipev", "gpipe") else "megatron-core"
+            workload = Workload(seq_len=4096, global_batch=micro_batches, framework=framework)
+            layout = Layout(tp=8, pp=pp, dp=1, vpp=vpp, schedule=schedule)
+            rules = {v.rule for v in check(layout, model, CLUSTER, workload, None)} - {"framework"}
+            if rules:
+                continue
+            tried += 1
+            time = price(model, CLUSTER, workload, Layouts.of(layout), rates_for(CLUSTER), every=True).time
+            exact = with_timeline(time, model, layout)
+            assert exact.step[0] > 0
+            assert len(timed) == tried
+    assert tried > 5
