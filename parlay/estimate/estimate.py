@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,11 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Everything Parlay says about one layout. Memory trees hold bytes, the step tree seconds."""
+    """Everything Parlay says about one layout.
+
+    The totals are there at once; what they are made of (`memory`, `step`, `hidden`), where it comes from (`sources`) and what
+    measured runs say (`expected`) is worked out when it is first asked for. Memory trees hold bytes, the step tree seconds.
+    """
 
     model: ModelSpec
     cluster: Cluster
@@ -61,12 +66,9 @@ class Estimate:
     layout: Layout
     gpus: int
     fits: bool
-    memory: tuple[Term, ...]
     memory_limit_bytes: float
     peak_bytes: float
     worst_stage: int
-    step: Term
-    hidden: Term
     step_s: float
     tokens_per_s_per_gpu: float
     flops_per_token: float
@@ -74,9 +76,33 @@ class Estimate:
     mfu_convention: str
     mfu_peak_flops_per_s: float
     assumptions: tuple[str, ...]
-    sources: dict[str, str]
-    expected: Expected | None  # how far measured runs lay from predictions like this one
     violations: tuple[Violation, ...]
+    prices: Prices = dataclasses.field(repr=False, compare=False)  # of this one layout, its step with the exact timeline
+
+    @cached_property
+    def memory(self) -> tuple[Term, ...]:
+        """What every stage holds, as a tree of bytes each."""
+        return tuple(self.prices.memory.tree.at(0, stage) for stage in range(self.layout.pp))
+
+    @cached_property
+    def step(self) -> Term:
+        """What the step is made of, as a tree of seconds."""
+        return self.prices.time.tree().at(0)
+
+    @cached_property
+    def hidden(self) -> Term:
+        """The transfers that run beside compute, as a tree of seconds."""
+        return self.prices.time.hidden().at(0)
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Where each part of the step comes from, by the key of its term."""
+        return {t.key: t.source for t in self.step.walk() if not t.parts}
+
+    @cached_property
+    def expected(self) -> Expected | None:
+        """How far measured runs lay from predictions like this one."""
+        return expected(features_of(self.model, self.cluster, self.workload, self.layout))
 
 
 def price(
@@ -133,11 +159,10 @@ def estimate(
 def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates) -> Estimate:
     peak = peak_flops(cluster, workload)
     prices = price(model, cluster, workload, Layouts.of(layout), rates, every=True)
-    time = with_timeline(prices.time, model, layout)
-    step = time.tree().at(0)
-    trees = tuple(prices.memory.tree.at(0, stage) for stage in range(layout.pp))
-    worst = int(np.argmax([t.value for t in trees]))
-    step_s = float(step.value)
+    prices = dataclasses.replace(prices, time=with_timeline(prices.time, model, layout))
+    held = prices.memory.total[0]
+    worst = int(held.argmax())
+    step_s = float(prices.time.step[0])
     per_gpu = workload.global_batch * workload.seq_len / step_s / layout.gpus
     flops = flops_per_token(model, workload.seq_len, convention=MFU_CONVENTION)
     return Estimate(
@@ -147,12 +172,9 @@ def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: La
         layout=layout,
         gpus=layout.gpus,
         fits=bool(prices.fits[0]),
-        memory=trees,
         memory_limit_bytes=float(prices.memory.limit_bytes),
-        peak_bytes=float(trees[worst].value),
+        peak_bytes=float(held[worst]),
         worst_stage=worst,
-        step=step,
-        hidden=time.hidden().at(0),
         step_s=step_s,
         tokens_per_s_per_gpu=per_gpu,
         flops_per_token=flops,
@@ -160,7 +182,6 @@ def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: La
         mfu_convention=MFU_CONVENTION,
         mfu_peak_flops_per_s=peak,
         assumptions=prices.memory.assumptions,
-        expected=expected(features_of(model, cluster, workload, layout)),
-        sources={t.key: t.source for t in step.walk() if not t.parts},
         violations=(),
+        prices=prices,
     )

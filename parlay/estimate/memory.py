@@ -8,6 +8,8 @@ device context, the figure nvidia-smi shows. A layout fits where the total is wi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +41,7 @@ DETAILED = 1024  # up to this many layouts the tree names every kept tensor
 class Memory:
     """Bytes by (layout, stage); stages that do not exist hold 0."""
 
-    tree: Term  # device total, with its parts
+    explain: Callable[[], Term]  # makes the tree
     allocated: Array
     reserved: Array
     total: Array
@@ -50,7 +52,12 @@ class Memory:
     assumptions: tuple[str, ...]
     events: tuple[str, ...] = EVENTS
 
-    @property
+    @cached_property
+    def tree(self) -> Term:
+        """The device total with its parts, made when it is first asked for."""
+        return self.explain()
+
+    @cached_property
     def peak(self) -> Array:
         """Device total of the fullest stage of each layout."""
         return np.asarray(self.total.max(axis=1))
@@ -85,23 +92,29 @@ def memory(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
     )
     top = peak(model, workload, settings, layouts, stages, tables, kept, state.step, ahead, behind)
-    activations = _activations(top.activations, kept, by_kind, stages, tables, share, detailed=len(layouts) <= DETAILED)
-    allocated = total("memory.allocated", "allocated at the peak", (state.term, cached, unsharded, activations, top.temporaries))
-    reserve = Term("memory.reserve", "allocator's reserve", buffers.allocator_reserve(allocated.value, share=RESERVE_SHARE),
-                   formula="buffers.allocator_reserve", source="assumed", inputs={"share": RESERVE_SHARE})  # fmt: skip
+    allocated = state.term.value + cached.value + always + top.activations + top.temporaries.value
+    reserve = buffers.allocator_reserve(allocated, share=RESERVE_SHARE)
     beyond = outside(model, cluster, layouts, tables)
-    tree = total("memory", "device memory", (allocated, reserve, beyond))
 
     everywhere = bool(stages.exists.all())
 
     def real(value: Array) -> Array:
         return value if everywhere else np.where(stages.exists, value, 0.0)
 
+    def explain() -> Term:
+        detailed = len(layouts) <= DETAILED
+        activations = _activations(top.activations, kept, by_kind, stages, tables, share, detailed=detailed)
+        held = total("memory.allocated", "allocated at the peak", (state.term, cached, unsharded, activations, top.temporaries))
+        unused = Term("memory.reserve", "allocator's reserve", reserve, formula="buffers.allocator_reserve", source="assumed",
+                      inputs={"share": RESERVE_SHARE})  # fmt: skip
+        tree = total("memory", "device memory", (held, unused, beyond))
+        return dataclasses.replace(tree, value=real(tree.value))
+
     return Memory(
-        tree=dataclasses.replace(tree, value=real(tree.value)),
-        allocated=real(allocated.value),
-        reserved=real(allocated.value + reserve.value),
-        total=real(tree.value),
+        explain=explain,
+        allocated=real(allocated),
+        reserved=real(allocated + reserve),
+        total=real(allocated + reserve + beyond.value),
         static=real(state.term.value),
         after_step=real(state.term.value + cached.value + always),
         event=top.event,

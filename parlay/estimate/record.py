@@ -9,9 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from parlay.estimate.counts import parameters
 from parlay.hardware.spec import Cluster
@@ -68,15 +72,6 @@ def features_of(model: ModelSpec, cluster: Cluster, workload: Workload, layout: 
     )
 
 
-def distance(a: Features, b: Features) -> float:
-    """Return how unlike two cases are: 1 for another device of the same architecture, for four doublings of a size, ..."""
-    off = 0.0 if a.device == b.device else 1.0 if a.architecture == b.architecture else 2.0
-    off += 1.0 if a.width != b.width else 0.0
-    off += 1.5 if a.experts != b.experts else 0.0
-    off += 0.5 if a.framework != b.framework else 0.0
-    return off + sum(abs(x - y) for x, y in zip(a.sizes, b.sizes, strict=True)) / 8.0
-
-
 def expected(features: Features) -> Expected | None:
     """Return the range of the nearest measured runs, or None without a record.
 
@@ -86,25 +81,60 @@ def expected(features: Features) -> Expected | None:
     table = record()
     if not table:
         return None
-    near = sorted(((distance(features, f), name, ratio) for f, name, ratio in table))
+    off = distances(features, columns())
     seen: dict[str, tuple[float, float]] = {}
-    for off, name, ratio in near:
-        seen.setdefault(name, (off, ratio))
+    for i in np.argsort(off, kind="stable").tolist():
+        _, name, ratio = table[i]
+        seen.setdefault(name, (float(off[i]), ratio))
         if len(seen) == NEIGHBOURS:
             break
     ratios = sorted(ratio for _, ratio in seen.values())
-    name, (off, _) = next(iter(seen.items()))
+    name, (nearest, _) = next(iter(seen.items()))
     low, high = min(_decile(ratios, 0.1), 1 - LEAST_SPREAD), max(_decile(ratios, 0.9), 1 + LEAST_SPREAD)
-    return Expected(low, high, len(ratios), name, off)
+    return Expected(low, high, len(ratios), name, nearest)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Columns:
+    """The features of many runs, one array a feature; sizes have a row each."""
+
+    device: NDArray[np.str_]
+    architecture: NDArray[np.str_]
+    width: NDArray[np.str_]
+    experts: NDArray[np.bool_]
+    framework: NDArray[np.str_]
+    sizes: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Features]) -> Columns:
+        """Return the columns of these rows."""
+        names = ("device", "architecture", "width", "experts", "framework")
+        sizes = np.array([r.sizes for r in rows], dtype=np.float64).T
+        return cls(*(np.array([getattr(r, name) for r in rows]) for name in names), sizes)
+
+
+def distances(a: Features, runs: Columns) -> NDArray[np.float64]:
+    """Return how unlike a case is to each run: 1 for another device of the same architecture, for eight doublings of a size, ..."""
+    off = np.where(runs.device == a.device, 0.0, np.where(runs.architecture == a.architecture, 1.0, 2.0))
+    off += np.where(runs.width != a.width, 1.0, 0.0)
+    off += np.where(runs.experts != a.experts, 1.5, 0.0)
+    off += np.where(runs.framework != a.framework, 0.5, 0.0)
+    return np.asarray(off + np.abs(runs.sizes - np.array(a.sizes)[:, None]).sum(axis=0) / 8.0)
+
+
+@lru_cache(maxsize=1)
+def columns() -> Columns:
+    """Return the features of the track record as arrays."""
+    return Columns.of([features for features, _, _ in record()])
 
 
 @lru_cache(maxsize=1)
 def record() -> tuple[tuple[Features, str, float], ...]:
-    """Return the track record: features, name and measured over predicted seconds of every run."""
+    """Return the track record: features, name and measured over predicted seconds of every run, by name and ratio."""
     if not RECORD_FILE.is_file():
         return ()
     rows: list[dict[str, Any]] = json.loads(RECORD_FILE.read_text(encoding="utf-8"))["runs"]
-    return tuple(
+    table = (
         (
             Features(r["device"], r["architecture"], r["width"], r["experts"], r["framework"], tuple(r["sizes"])),
             r["name"],
@@ -112,6 +142,7 @@ def record() -> tuple[tuple[Features, str, float], ...]:
         )
         for r in rows
     )
+    return tuple(sorted(table, key=lambda run: run[1:]))
 
 
 def _decile(ordered: list[float], at: float) -> float:

@@ -45,11 +45,16 @@ class Term:
 
     def at(self, row: int, stage: int | None = None) -> Term:
         """Return the same tree for one layout (and one stage where the value has stages): plain floats inside."""
-        return dataclasses.replace(
-            self,
-            value=float(_pick(self.value, row, stage)),
-            inputs={k: _plain(_pick(v, row, stage)) for k, v in self.inputs.items()},
-            parts=tuple(p.at(row, stage) for p in self.parts),
+        return Term(
+            self.key,
+            self.label,
+            float(_pick(self.value, row, stage)),
+            self.unit,
+            self.formula,
+            {k: _plain(_pick(v, row, stage)) for k, v in self.inputs.items()},
+            self.source,
+            tuple(p.at(row, stage) for p in self.parts),
+            self.note,
         )
 
 
