@@ -24,13 +24,21 @@ class Curve:
 
     nbytes: Array
     time_s: Array
+    log_nbytes: Array = dataclasses.field(init=False, repr=False, compare=False)
+    log_time_s: Array = dataclasses.field(init=False, repr=False, compare=False)
+    beyond: float = dataclasses.field(init=False, repr=False, compare=False)  # seconds of a byte more than the last size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_nbytes", np.log(self.nbytes))
+        object.__setattr__(self, "log_time_s", np.log(self.time_s))
+        last = (self.time_s[-1] - self.time_s[-2]) / (self.nbytes[-1] - self.nbytes[-2]) if len(self.nbytes) > 1 else 0.0
+        object.__setattr__(self, "beyond", float(last))
 
     def seconds(self, nbytes: Array) -> Array:
         """Return the seconds of a buffer of `nbytes`."""
         S = np.maximum(nbytes, self.nbytes[0])
-        inside = np.exp(np.interp(np.log(S), np.log(self.nbytes), np.log(self.time_s)))
-        last = (self.time_s[-1] - self.time_s[-2]) / (self.nbytes[-1] - self.nbytes[-2])
-        return real(inside + np.maximum(S - self.nbytes[-1], 0.0) * last)
+        inside = np.exp(np.interp(np.log(S), self.log_nbytes, self.log_time_s))
+        return real(inside + np.maximum(S - self.nbytes[-1], 0.0) * self.beyond)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,16 +53,19 @@ class MeasuredDomain:
         """Return the seconds of a collective whose ranks all sit in one domain."""
         if op not in self.curves:
             return self.plain.seconds(op, nbytes, ranks)
-        S, n = np.broadcast_arrays(real(nbytes) / self.scale, real(ranks))
+        S, n = real(nbytes) / self.scale, real(ranks)
         sizes = sorted(self.curves[op])
         wire = wire_factor(op, n) * S
-        logs = np.array([np.log(self._at(op, size, S, n, wire)) for size in sizes])
-        at = np.log(np.clip(n, sizes[0], sizes[-1]))
+        at = np.log(np.minimum(np.maximum(n, sizes[0]), sizes[-1]))
         axis = np.log(np.array(sizes, dtype=np.float64))
-        i = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(sizes) - 2)
+        i = np.minimum(np.maximum(np.searchsorted(axis, at, side="right") - 1, 0), len(sizes) - 2)
         share = (at - axis[i]) / (axis[i + 1] - axis[i])
-        low, high = (np.take_along_axis(logs, j[None], axis=0)[0] for j in (i, i + 1))
-        return real(np.where(n > 1, np.exp(low + share * (high - low)), 0.0))
+        logs: Array = np.zeros(np.broadcast_shapes(S.shape, n.shape))
+        for j, size in enumerate(sizes):  # each curve only if some group lies on it or beside it
+            part = np.where(i == j, 1.0 - share, np.where(i + 1 == j, share, 0.0))
+            if part.any():
+                logs = logs + part * np.log(self._at(op, size, S, n, wire))
+        return real(np.where(n > 1, np.exp(logs), 0.0))
 
     def _at(self, op: Collective, size: int, S: Array, n: Array, wire: Array) -> Array:
         """Return the seconds by the curve of `size` ranks, stretched for groups that are larger than any measured one."""

@@ -32,8 +32,8 @@ def soft_maximum(first: ArrayLike, second: ArrayLike, exponent: float) -> Array:
 
     p = 1 adds them, p = infinity takes the larger one; p < 1 charges more than the sum (a pipe that fills slowly).
     """
-    a, b = np.broadcast_arrays(real(first), real(second))
-    high = np.maximum(a, b)
+    a, b = real(first), real(second)
+    high = real(np.maximum(a, b))
     ratio = np.divide(np.minimum(a, b), high, out=np.zeros(high.shape), where=high > 0)
     if exponent == 1.0:
         return real(high * (1.0 + ratio))
@@ -78,17 +78,16 @@ class Residuals:
 
     def factor(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
         """Return what to multiply the formula's seconds by; outside the grid as at its edge."""
-        places = [self._place(np.log(np.maximum(real(x), 1.0)), axis) for x, axis in zip((m, n, k), self.axes)]
-        index, share = zip(*places)  # each of its own argument's shape: most often one of the three is an array
-        total: float | Array = 0.0
-        flat, (rows, columns) = self.logs.ravel(), self.logs.shape[1:]
-        for corner in range(8):
-            a, b, c = corner & 1, corner >> 1 & 1, corner >> 2
-            weight = 1.0
-            for bit, part in zip((a, b, c), share):
-                weight = weight * (part if bit else 1.0 - part)
-            total = total + weight * flat[((index[0] + a) * rows + index[1] + b) * columns + index[2] + c]
-        return real(np.exp(total))
+        (i, x), (j, y), (l, z) = (self._place(np.log(np.maximum(real(v), 1.0)), axis) for v, axis in zip((m, n, k), self.axes))
+        rows, columns = self.logs.shape[1:]
+        # The eight corners around each product, then linear along m, n and k in turn: most often only one of these is an array.
+        corners = np.array([(a * rows + b) * columns + c for a in (0, 1) for b in (0, 1) for c in (0, 1)])
+        at = np.asarray((i * rows + j) * columns + l)
+        found = self.logs.ravel()[at[..., None] + corners]
+        for share in (x, y, z):
+            half = found.shape[-1] // 2
+            found = found[..., :half] + np.asarray(share)[..., None] * (found[..., half:] - found[..., :half])
+        return real(np.exp(found[..., 0]))
 
     @staticmethod
     def _place(x: Array, axis: Array) -> tuple[NDArray[np.intp], Array]:
@@ -181,9 +180,7 @@ class AttentionShape:
         batch: ArrayLike,
     ) -> AttentionShape:
         """Return FLOPs and elements moved. Backward is five products where forward is two: three over qk, two over v."""
-        q, s, h, g, dk, dv, share, b = np.broadcast_arrays(
-            *(real(x) for x in (queries, keys, heads, kv_heads, qk_dim, v_dim, score_share, batch))
-        )
+        q, s, h, g, dk, dv, share, b = (real(x) for x in (queries, keys, heads, kv_heads, qk_dim, v_dim, score_share, batch))
         scores = 2.0 * b * h * q * s * share
         reads = b * (q * h * dk + s * g * (dk + dv))
         writes = b * q * h * dv

@@ -125,7 +125,9 @@ class Network:
 
     def seconds(self, op: Collective, nbytes: ArrayLike, group: Group) -> Array:
         """Return the seconds of a collective over `group`: the slower level, softly; nothing for one rank."""
-        n, local, S = np.broadcast_arrays(real(group.size), real(group.local), real(nbytes))
+        n, local, S = real(group.size), real(group.local), real(nbytes)
+        if not ((n > 1) & (S > 0)).any():  # nobody to send to, or nothing
+            return np.zeros(np.broadcast_shapes(n.shape, local.shape, S.shape))
         inside = self.inside(op, S, n, local)
         crosses = n > local
         if not crosses.any():

@@ -61,6 +61,8 @@ class ExactShapes:
         for wanted in (self.key(n, m, k), self.key(m, n, k)):  # the transposed product is the same work; as given wins
             at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
             hit = (self.keys[at] == wanted) & small
+            if not hit.any():
+                continue
             seconds = np.where(hit, 2.0 * m * n * k / (self.shares[at] * self.peak_flops_per_s), seconds)
         return real(seconds)
 
@@ -102,7 +104,7 @@ class ProfileRates:
         product = self.products.get(dtype)
         if product is None:
             return self.base.gemm(m, n, k, dtype, accumulate=accumulate)
-        M, N, K = np.broadcast_arrays(real(m), real(n), real(k))
+        M, N, K = real(m), real(n), real(k)
         seconds = product.seconds(M, N, K, accumulate=accumulate)
         if dtype in HALF_DTYPES:
             if self.residuals is not None:
