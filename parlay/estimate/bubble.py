@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,17 +33,22 @@ def bubble_seconds(layouts: Layouts, stages: Stages, forward: Array, backward: A
 
     f, b, w = mean(forward), mean(backward), mean(weight)
     bubble = others / np.where(_is(layouts, "interleaved", "bfs"), layouts.vpp, 1)
-    special: dict[Schedule, Any] = {
-        "zb-h1": pipeline.zb_h1_bubble_s(p, f, b, w),
-        "zb-h2": pipeline.zb_h2_bubble_s(p, f, b, w),
-        "zb-v": pipeline.zb_v_bubble_s(p, f, b, w),
-        "dualpipe": pipeline.dualpipe_bubble_s(p, f, b, w),
-        "dualpipev": pipeline.dualpipe_bubble_s(2 * p, f / 2, b / 2, w / 2),  # 2 p chunks of half a stage
+    special: dict[Schedule, Callable[[], Any]] = {
+        "zb-h1": lambda: pipeline.zb_h1_bubble_s(p, f, b, w),
+        "zb-h2": lambda: pipeline.zb_h2_bubble_s(p, f, b, w),
+        "zb-v": lambda: pipeline.zb_v_bubble_s(p, f, b, w),
+        "dualpipe": lambda: pipeline.dualpipe_bubble_s(p, f, b, w),
+        "dualpipev": lambda: pipeline.dualpipe_bubble_s(2 * p, f / 2, b / 2, w / 2),  # 2 p chunks of half a stage
     }
     for name, seconds in special.items():
-        bubble = np.where(_is(layouts, name), np.maximum(seconds, 0.0), bubble)
+        here = _is(layouts, name)
+        if here.any():
+            bubble = np.where(here, np.maximum(seconds(), 0.0), bubble)
     return np.asarray(np.where(layouts.pp > 1, bubble, 0.0))
 
 
 def _is(layouts: Layouts, *names: Schedule) -> NDArray[np.bool_]:
-    return np.isin(layouts.schedule, [SCHEDULES.index(n) for n in names])
+    found = np.zeros(len(layouts), dtype=bool)
+    for name in names:
+        found |= layouts.schedule == SCHEDULES.index(name)
+    return found

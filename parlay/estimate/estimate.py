@@ -13,6 +13,7 @@ from parlay.estimate.counts import flops_per_token
 from parlay.estimate.local import local_parameters
 from parlay.estimate.memory import Memory, memory
 from parlay.estimate.record import Expected, expected, features_of
+from parlay.estimate.shard import Shard
 from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
@@ -110,8 +111,9 @@ def price(
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
     stages = stages_of(model, layouts, workload.global_batch, every=every)
-    held = memory(model, cluster, workload, layouts, stages)
-    return Prices(layouts, held, price_time(model, cluster, workload, layouts, rates, stages=stages))
+    shard, local = Shard.of(layouts, workload, cluster), local_parameters(model, workload, layouts, stages)
+    held = memory(model, cluster, workload, layouts, stages, shard=shard, local=local)
+    return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, local, shard))
 
 
 def price_memory(
@@ -128,7 +130,7 @@ def price_time(
     """Return the time of a step of `layouts`, on the stages that can decide unless given."""
     stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
     local = local_parameters(model, workload, layouts, stages)
-    return step_time(model, cluster, workload, layouts, stages, rates, local)
+    return step_time(model, cluster, workload, layouts, stages, rates, local, Shard.of(layouts, workload, cluster))
 
 
 def peak_flops(cluster: Cluster, workload: Workload) -> float:
@@ -148,17 +150,18 @@ def estimate(
     model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, *, gpus: int | None = None, rates: Rates | None = None
 ) -> Estimate:
     """Return the full estimate of one layout. A layout that breaks a rule raises UsageError with every broken rule."""
-    violations = tuple(check(layout, model, cluster, workload, gpus))
+    arrays = Layouts.of(layout)
+    violations = tuple(check(layout, model, cluster, workload, gpus, arrays=arrays))
     if violations:
         first, *others = violations
         more = "".join(f"; also: {v.message}" for v in others)
         raise UsageError(first.message + more, where=f"layout {layout}", hint=first.hint)
-    return _estimate(model, cluster, workload, layout, rates or rates_for(cluster))
+    return _estimate(model, cluster, workload, layout, arrays, rates or rates_for(cluster))
 
 
-def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates) -> Estimate:
+def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, arrays: Layouts, rates: Rates) -> Estimate:
     peak = peak_flops(cluster, workload)
-    prices = price(model, cluster, workload, Layouts.of(layout), rates, every=True)
+    prices = price(model, cluster, workload, arrays, rates, every=True)
     prices = dataclasses.replace(prices, time=with_timeline(prices.time, model, layout))
     held = prices.memory.total[0]
     worst = int(held.argmax())

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parlay.errors import UsageError
+from parlay.estimate.kept import Kept
 from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
@@ -197,8 +198,15 @@ class _Chooser:
         return value
 
 
+_SETTINGS: Kept[Settings] = Kept()
+
+
 def resolve(workload: Workload, device: Device) -> Settings:
     """Return `workload` with the framework's defaults of its date filled in, and the assumptions that took."""
+    return _SETTINGS.get((workload, device), lambda: _resolved(workload, device))
+
+
+def _resolved(workload: Workload, device: Device) -> Settings:
     base, who, choose = DEFAULTS[workload.framework], workload.framework, _Chooser()
     grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient} ({who}'s default)")
     moment = choose.of(workload.moment_dtype, FP32, "optimizer moments in fp32")

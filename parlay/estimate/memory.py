@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
-from parlay.estimate.local import local_parameters
+from parlay.estimate.local import LocalParameters, local_parameters
 from parlay.estimate.memory_buffers import caches, gathered, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
 from parlay.estimate.memory_layers import INPUT
@@ -69,9 +69,12 @@ class Memory:
 
 
 def memory(
-    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages, *, settings: Settings | None = None
-) -> Memory:
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages, *, settings: Settings | None = None,
+    shard: Shard | None = None, local: LocalParameters | None = None,
+) -> Memory:  # fmt: skip
     """Return the memory of every stage of every layout; `settings` replaces what `workload` resolves to.
+
+    `shard` and `local` are worked out here unless they are given.
 
     Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): with interleaved stages Megatron keeps
     16 to 20 tensors of hidden x tokens after a step (1 to 1.25 GiB in a 7B model), cause unknown; runs with
@@ -80,9 +83,9 @@ def memory(
     workload's `moe_imbalance`.
     """
     settings = settings or resolve(workload, cluster.device)
-    shard = Shard.of(layouts, workload, cluster)
+    shard = shard or Shard.of(layouts, workload, cluster)
     tables = memory_tables.build(model, workload, settings, shard, stages)
-    local = local_parameters(model, workload, layouts, stages)
+    local = local or local_parameters(model, workload, layouts, stages)
     state = static_state(model, settings, layouts, stages, tables, local)
     share = checkpointed_share(layouts, stages)
     kept, by_kind = kept_by_stage(model, stages, tables, share)

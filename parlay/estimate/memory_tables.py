@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings
+from parlay.estimate.kept import Kept
 from parlay.estimate.memory_moments import LayerMemory, layer_memory
 from parlay.estimate.memory_weights import Matrix, distinct_elements, matrices
 from parlay.estimate.shard import Shard
@@ -37,6 +38,10 @@ class Tables:
     largest_matrix: Array
     grouped: NDArray[np.bool_]  # (patterns,)
 
+    def at(self, shard: Shard, pattern: NDArray[np.int64]) -> Tables:
+        """Return these tables for other layouts of the same rows."""
+        return dataclasses.replace(self, shard=shard, pattern=pattern)
+
     def row(self, values: Array) -> Array:
         """Return values by Shard row as a column by layout."""
         return np.asarray(values[self.shard.row_of][:, None])
@@ -55,10 +60,19 @@ def build(model: ModelSpec, workload: Workload, settings: Settings, shard: Shard
     """Return the tables of one model, workload and set of stages."""
     used = {*model.layer_names(), *([model.mtp_kind] if model.mtp_layers and model.mtp_kind else [])}
     kinds = [name for name in model.kinds if name in used]
+    codes, pattern = _patterns(model, kinds, stages)
+    question = (model, workload, settings)
+    return _TABLES.of_rows(question, shard, lambda: _tables(*question, shard, kinds, codes), *codes).at(shard, pattern)
+
+
+_TABLES: Kept[Tables] = Kept()
+
+
+def _tables(model: ModelSpec, workload: Workload, settings: Settings, shard: Shard, kinds: list[str], codes: list[int]) -> Tables:
+    """Return the tables of the rows of a Shard and of some combinations of layer kinds; no stage has its pattern yet."""
     layers = {k: layer_memory(model.kinds[k], model, workload, settings, shard) for k in kinds}
     weights = {k: matrices(model.kinds[k], model.hidden, shard) for k in kinds}
     vocab = np.asarray(padded_vocabulary(model.vocab, settings.vocab_multiple, shard.tp))
-    codes, pattern = _patterns(model, kinds, stages)
     width = max(len(codes), 1)
     tables = {name: np.zeros((len(shard.tp), width)) for name in ("forward", "backward", "cached", "unit", "matrix")}
     grouped = np.zeros(width, dtype=bool)
@@ -88,7 +102,7 @@ def build(model: ModelSpec, workload: Workload, settings: Settings, shard: Shard
         layers,
         weights,
         vocab,
-        pattern,
+        np.zeros((1, 1), dtype=np.int64),
         tables["forward"],
         tables["backward"],
         tables["cached"],

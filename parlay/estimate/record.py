@@ -109,8 +109,8 @@ class Columns:
     def of(cls, rows: Sequence[Features]) -> Columns:
         """Return the columns of these rows."""
         names = ("device", "architecture", "width", "experts", "framework")
-        sizes = np.array([r.sizes for r in rows], dtype=np.float64).T
-        return cls(*(np.array([getattr(r, name) for r in rows]) for name in names), sizes)
+        plain: dict[str, Any] = {name: np.array([getattr(r, name) for r in rows]) for name in names}
+        return cls(sizes=np.array([r.sizes for r in rows], dtype=np.float64).T, **plain)
 
 
 def distances(a: Features, runs: Columns) -> NDArray[np.float64]:

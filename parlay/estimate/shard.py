@@ -42,6 +42,7 @@ class Shard:
     seq_len: float
     domain: float  # GPUs that share a scale-up link
     row_of: NDArray[np.int64]  # for each layout, its row here
+    key: tuple[float, float, bytes]  # what tells these rows from others
 
     @property
     def tokens(self) -> Array:
@@ -88,7 +89,9 @@ class Shard:
         """Return the distinct rows of `layouts`."""
         columns = [np.asarray(getattr(layouts, name)).astype(np.int64) for name in _FIELDS]
         first, row_of = distinct(columns)
-        value: dict[str, Any] = {name: column[first] for name, column in zip(_FIELDS, columns, strict=True)}
+        rows = np.stack(columns)[:, first]
+        value: dict[str, Any] = dict(zip(_FIELDS, rows, strict=True))
+        seq_len, domain = float(workload.seq_len), float(cluster.scale_up_gpus.value)
         kind = value["cp_kind"]
         cp = value["cp"].astype(np.float64)
         inner = np.where(kind == CP_KINDS.index("ulysses"), cp, np.where(kind == CP_KINDS.index("usp"), value["ulysses"], 1.0))
@@ -106,15 +109,18 @@ class Shard:
             cp_kind=kind,
             ring=np.where(kind == CP_KINDS.index("allgather"), 1.0, cp / inner),
             ulysses=inner,
-            seq_len=float(workload.seq_len),
-            domain=float(cluster.scale_up_gpus.value),
+            seq_len=seq_len,
+            domain=domain,
             row_of=row_of,
+            key=(seq_len, domain, rows.tobytes()),
         )
 
 
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (index of the first of each distinct row, row number of every row) of equally long integer columns."""
     packed = np.zeros(len(columns[0]), dtype=np.int64)
+    if len(packed) == 1:
+        return packed, packed
     for column in columns:
         span = int(column.max(initial=0)) + 1
         if span > 1 and packed.max(initial=0) > (2**62) // span:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from parlay.estimate.bubble import bubble_seconds
 from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost, layer_costs
 from parlay.estimate.dataparallel import DataParallel, data_parallel
+from parlay.estimate.kept import Kept
 from parlay.estimate.local import LocalParameters, padded_vocabulary
 from parlay.estimate.operators import ELEMENT, Pricer
 from parlay.estimate.placement import axis_strides
@@ -97,7 +98,7 @@ class StepTime:
             Term("step.bubble", "pipeline bubble", self.bubble, "s", source="exact"),
             self.data.optimizer,
         )
-        return total("step", "step", parts, unit="s")
+        return dataclasses.replace(total("step", "step", parts, unit="s"), value=self.step)
 
     def hidden(self) -> Term:
         """Return the transfers that run beside compute, for the slowest stage, as a tree of seconds."""
@@ -120,13 +121,11 @@ def step_time(
     stages: Stages,
     rates: Rates,
     local: LocalParameters,
+    shard: Shard,
 ) -> StepTime:
     """Return the time of one step of every layout. Arrays are (layouts,) or (layouts, stages)."""
-    shard = Shard.of(layouts, workload, cluster)
     pricer = Pricer(rates, workload, shard, model, traits_of(workload, cluster.device))
-    vocab = padded_vocabulary(model.vocab, shard.tp, workload) / shard.tp
-    blocks: dict[str, Cost] = {f"layer:{k}": c for k, c in layer_costs(pricer).items()}
-    blocks["embedding"], blocks["head"] = embedding_cost(pricer), head_cost(pricer, vocab)
+    blocks = _BLOCKS.of_rows((model, workload, cluster, rates), shard, lambda: _blocks(pricer))
     weights: dict[str, Array] = {f"layer:{k}": n * stages.share for k, n in stages.layers.items()}
     weights["embedding"] = stages.embedding * stages.share
     weights["head"] = (stages.head + stages.mtp) * stages.share
@@ -153,6 +152,17 @@ def step_time(
     return StepTime(
         step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], rerun * np.ones_like(stages.share), hops, send_source,
     )  # fmt: skip
+
+
+_BLOCKS: Kept[dict[str, Cost]] = Kept()
+
+
+def _blocks(p: Pricer) -> dict[str, Cost]:
+    """Return what one layer of each kind, the embedding and the head cost, by row of the Shard."""
+    vocab = padded_vocabulary(p.model.vocab, p.shard.tp, p.workload) / p.shard.tp
+    blocks: dict[str, Cost] = {f"layer:{k}": c for k, c in layer_costs(p).items()}
+    blocks["embedding"], blocks["head"] = embedding_cost(p), head_cost(p, vocab)
+    return blocks
 
 
 def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:

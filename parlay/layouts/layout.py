@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -177,16 +177,11 @@ class Layouts:
     def of(cls, layouts: Sequence[Layout] | Layout) -> Layouts:
         """Return layouts as arrays, with what was left open filled in; all must share one axis order."""
         rows = [layouts] if isinstance(layouts, Layout) else list(layouts)
-        columns: dict[str, list[Any]] = {f.name: [] for f in dataclasses.fields(cls) if f.name != "order"}
-        for row in rows:
-            value = row.model_dump()
-            value["sp"] = row.tp > 1 if row.sp is None else row.sp
-            value["cp_kind"] = CP_KINDS.index(row.cp_kind)
-            value["schedule"] = SCHEDULES.index(row.schedule or ("interleaved" if row.vpp > 1 else "1f1b"))
-            value["shard"] = row.shard or row.dp * row.cp
-            value["recompute"] = recompute_bits(row.recompute)
-            for name, column in columns.items():
-                column.append(value[name])
+        columns: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            fill = FILLED.get(field.name)
+            if field.name != "order":
+                columns[field.name] = [fill(row) if fill else getattr(row, field.name) for row in rows]
         return cls(order=rows[0].order, **{name: np.asarray(column) for name, column in columns.items()})
 
     @classmethod
@@ -207,3 +202,13 @@ class Layouts:
         if "schedule" not in given:
             out["schedule"] = np.where(out["vpp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
         return cls(order=order, **out)
+
+
+# Columns of Layouts that a Layout leaves open or names: how they are filled in.
+FILLED: dict[str, Callable[[Layout], int]] = {
+    "sp": lambda x: x.tp > 1 if x.sp is None else x.sp,
+    "cp_kind": lambda x: CP_KINDS.index(x.cp_kind),
+    "schedule": lambda x: SCHEDULES.index(x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")),
+    "shard": lambda x: x.shard or x.dp * x.cp,
+    "recompute": lambda x: recompute_bits(x.recompute),
+}

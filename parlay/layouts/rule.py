@@ -89,7 +89,10 @@ def listed(values: list[int]) -> str:
 
 def scheduled(x: Layouts, names: Iterable[Schedule]) -> Mask:
     """Return where a layout runs one of these schedules."""
-    return np.isin(x.schedule, [SCHEDULES.index(n) for n in names])
+    found = np.zeros(len(x), dtype=bool)
+    for name in names:
+        found |= x.schedule == SCHEDULES.index(name)
+    return found
 
 
 def schedule_of(x: Layout) -> Schedule:

@@ -24,10 +24,12 @@ def broken_rules(layouts: Layouts, question: Question) -> dict[str, Mask]:
     return {rule.name: rule.broken(layouts, question) for rule in RULES}
 
 
-def check(layout: Layout, model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int | None = None) -> list[Violation]:
-    """Return every rule that `layout` breaks, in the order of RULES; empty if it may run."""
+def check(
+    layout: Layout, model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int | None = None, *, arrays: Layouts | None = None
+) -> list[Violation]:  # fmt: skip
+    """Return every rule that `layout` breaks, in the order of RULES; empty if it may run. `arrays` is the layout, as arrays."""
     question = Question(model, cluster, workload, gpus or layout.gpus)
-    arrays = Layouts.of(layout)
+    arrays = Layouts.of(layout) if arrays is None else arrays
     found = []
     for rule in RULES:
         if bool(rule.broken(arrays, question)[0]):

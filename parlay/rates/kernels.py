@@ -78,11 +78,11 @@ class Residuals:
 
     def factor(self, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Array:
         """Return what to multiply the formula's seconds by; outside the grid as at its edge."""
-        (i, x), (j, y), (l, z) = (self._place(np.log(np.maximum(real(v), 1.0)), axis) for v, axis in zip((m, n, k), self.axes))
+        (i, x), (j, y), (r, z) = (self._place(np.log(np.maximum(real(v), 1.0)), axis) for v, axis in zip((m, n, k), self.axes))
         rows, columns = self.logs.shape[1:]
         # The eight corners around each product, then linear along m, n and k in turn: most often only one of these is an array.
         corners = np.array([(a * rows + b) * columns + c for a in (0, 1) for b in (0, 1) for c in (0, 1)])
-        at = np.asarray((i * rows + j) * columns + l)
+        at = np.asarray((i * rows + j) * columns + r)
         found = self.logs.ravel()[at[..., None] + corners]
         for share in (x, y, z):
             half = found.shape[-1] // 2
