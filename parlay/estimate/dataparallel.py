@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import LocalParameters
+from parlay.estimate.pipes import Pipes, codes
 from parlay.estimate.placement import data_groups
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import Stages
-from parlay.estimate.terms import Term
+from parlay.estimate.terms import Term, spread
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
-from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Group, Rates
 
 Array = NDArray[np.float64]
@@ -38,35 +38,48 @@ class DataParallel:
 
 
 def data_parallel(
-    model: ModelSpec,
     cluster: Cluster,
     workload: Workload,
     layouts: Layouts,
     stages: Stages,
     rates: Rates,
-    local: LocalParameters,
+    pipes: Pipes,
     forward: Array,
     backward: Array,
     micro_batches: Array,
 ) -> DataParallel:
-    """Return the exposed gradient and weight traffic and the optimizer's step of the stage that ends last."""
+    """Return the exposed gradient and weight traffic and the optimizer's step of the stage that ends last.
+
+    `forward`, `backward` and `micro_batches` are those of the pipes.
+    """
     settings = resolve(workload, cluster.device)
-    movers = _Movers.of(layouts, stages, local, float(cluster.scale_up_gpus.value))
-    sharded = layouts.zero == 3
-    # One of the two is often not needed at all: price it only where some layout uses it.
-    plain = None if sharded.all() else _end_of_step(workload, settings, layouts, stages, rates, local, movers, forward, backward)
-    fully = _zero3(settings, layouts, stages, rates, movers, forward, backward, micro_batches) if sharded.any() else None
-    here, there = plain or fully, fully or plain
-    assert here is not None
-    assert there is not None
-    reduce = np.where(sharded, there.reduce, here.reduce)
-    gather = np.where(sharded, there.gather, here.gather)
+    domain = float(cluster.scale_up_gpus.value)
+    first, end_of = distinct([pipes.row_of, layouts.zero, layouts.shard])
+    seconds, sources = np.zeros((3, len(first))), []
+    # Each of the two is priced only for the layouts that it belongs to.
+    for fully in (False, True):
+        rows = np.flatnonzero((layouts.zero[first] == 3) == fully)
+        if not len(rows):
+            continue
+        mine, pipe = first[rows], pipes.row_of[first[rows]]
+        few, held, local = layouts.take(mine), stages.take(mine), pipes.local.take(pipe)
+        f, b, m = forward[pipe], backward[pipe], micro_batches[pipe]
+        movers = _Movers.of(few, held, local, domain)
+        if fully:
+            found = _zero3(settings, few, held, rates, movers, f, b, m)
+        else:
+            found = _end_of_step(workload, settings, few, held, rates, local, movers, f, b)
+        seconds[:, rows] = found.reduce, found.gather, found.hidden
+        sources.append(found.source)
+    reduce, gather, hidden = seconds[:, end_of]
     terms = (
-        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=here.source),
-        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=here.source),
+        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=sources[0]),
+        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=sources[0]),
     )
-    optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
-    return DataParallel(reduce + gather, np.where(sharded, there.hidden, here.hidden), terms, optimizer)
+    own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, codes(layouts.offload_optimizer)])
+    local = pipes.local.take(pipes.row_of[own])
+    optimizer = _optimizer(workload, settings, layouts.take(own), stages.take(own), rates, local)
+    return DataParallel(reduce + gather, hidden, terms, spread(optimizer, own, owned_as))
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.

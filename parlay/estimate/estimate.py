@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from parlay.errors import UsageError
 from parlay.estimate.counts import flops_per_token
-from parlay.estimate.local import local_parameters
 from parlay.estimate.memory import Memory, memory
+from parlay.estimate.pipes import Pipes
 from parlay.estimate.record import Expected, expected, features_of
-from parlay.estimate.shard import Shard
 from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
@@ -111,9 +110,9 @@ def price(
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
     stages = stages_of(model, layouts, workload.global_batch, every=every)
-    shard, local = Shard.of(layouts, workload, cluster), local_parameters(model, workload, layouts, stages)
-    held = memory(model, cluster, workload, layouts, stages, shard=shard, local=local)
-    return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, local, shard))
+    pipes = Pipes.of(model, cluster, workload, layouts, stages)
+    held = memory(model, cluster, workload, layouts, stages, pipes=pipes)
+    return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, pipes))
 
 
 def price_memory(
@@ -129,8 +128,8 @@ def price_time(
 ) -> StepTime:
     """Return the time of a step of `layouts`, on the stages that can decide unless given."""
     stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
-    local = local_parameters(model, workload, layouts, stages)
-    return step_time(model, cluster, workload, layouts, stages, rates, local, Shard.of(layouts, workload, cluster))
+    pipes = Pipes.of(model, cluster, workload, layouts, stages)
+    return step_time(model, cluster, workload, layouts, stages, rates, pipes)
 
 
 def peak_flops(cluster: Cluster, workload: Workload) -> float:
@@ -156,12 +155,14 @@ def estimate(
         first, *others = violations
         more = "".join(f"; also: {v.message}" for v in others)
         raise UsageError(first.message + more, where=f"layout {layout}", hint=first.hint)
-    return _estimate(model, cluster, workload, layout, arrays, rates or rates_for(cluster))
+    return _estimate(model, cluster, workload, layout, rates or rates_for(cluster), arrays)
 
 
-def _estimate(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, arrays: Layouts, rates: Rates) -> Estimate:
+def _estimate(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates, arrays: Layouts | None = None
+) -> Estimate:
     peak = peak_flops(cluster, workload)
-    prices = price(model, cluster, workload, arrays, rates, every=True)
+    prices = price(model, cluster, workload, Layouts.of(layout) if arrays is None else arrays, rates, every=True)
     prices = dataclasses.replace(prices, time=with_timeline(prices.time, model, layout))
     held = prices.memory.total[0]
     worst = int(held.argmax())

@@ -26,6 +26,10 @@ class LocalParameters:
     dense: Array
     expert: Array
 
+    def take(self, rows: NDArray[np.int64]) -> LocalParameters:
+        """Return those of some rows."""
+        return LocalParameters(self.dense[rows], self.expert[rows])
+
 
 def padded_vocabulary(vocab: int, tensor_parallel: ArrayLike, workload: Workload) -> Array:
     """Return the padded vocabulary of the whole model for each tensor-parallel degree."""

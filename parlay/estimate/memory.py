@@ -10,21 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
-from parlay.estimate.local import LocalParameters, local_parameters
 from parlay.estimate.memory_buffers import caches, gathered, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import static_state
 from parlay.estimate.memory_tables import Tables
-from parlay.estimate.shard import Shard
+from parlay.estimate.pipes import Pipes, codes
+from parlay.estimate.shard import distinct
 from parlay.estimate.stages import Stages
-from parlay.estimate.terms import Term, total
+from parlay.estimate.terms import Term, spread, total
 from parlay.formulas import buffers
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
@@ -38,16 +39,27 @@ DETAILED = 1024  # up to this many layouts the tree names every kept tensor
 
 
 @dataclasses.dataclass(frozen=True)
+class _Rows:
+    """Bytes of distinct rows, (rows, stages), with each layout's row and the first layout of each row."""
+
+    values: dict[str, NDArray[Any]]
+    first: NDArray[np.int64]
+    row_of: NDArray[np.int64]
+
+    def by_layout(self, name: str) -> NDArray[Any]:
+        """Return values by (layout, stage)."""
+        return self.values[name][self.row_of]
+
+
+@dataclasses.dataclass(frozen=True)
 class Memory:
     """Bytes by (layout, stage); stages that do not exist hold 0."""
 
     explain: Callable[[], Term]  # makes the tree
-    allocated: Array
-    reserved: Array
     total: Array
-    static: Array  # weights, gradients and optimizer state
-    after_step: Array  # what is still allocated between two steps
-    event: NDArray[np.int64]  # which moment is the peak, see events
+    state: _Rows
+    moment: _Rows
+    exists: NDArray[np.bool_]
     limit_bytes: float
     assumptions: tuple[str, ...]
     events: tuple[str, ...] = EVENTS
@@ -56,6 +68,35 @@ class Memory:
     def tree(self) -> Term:
         """The device total with its parts, made when it is first asked for."""
         return self.explain()
+
+    @property
+    def static(self) -> Array:
+        """Weights, gradients and optimizer state."""
+        return self._real(self.state.by_layout("held"))
+
+    @property
+    def allocated(self) -> Array:
+        """What tensors hold at the peak."""
+        return self._real(self.state.by_layout("held") + self.moment.by_layout("held"))
+
+    @property
+    def reserved(self) -> Array:
+        """What the allocator holds at the peak."""
+        allocated = self.allocated
+        return np.asarray(allocated + buffers.allocator_reserve(allocated, share=RESERVE_SHARE))
+
+    @property
+    def after_step(self) -> Array:
+        """What is still allocated between two steps."""
+        return self._real(self.state.by_layout("held") + self.moment.by_layout("stays"))
+
+    @property
+    def event(self) -> NDArray[np.int64]:
+        """Which moment is the peak, see events."""
+        return self.moment.by_layout("event")
+
+    def _real(self, value: Array) -> Array:
+        return np.where(self.exists, value, 0.0)
 
     @cached_property
     def peak(self) -> Array:
@@ -70,11 +111,11 @@ class Memory:
 
 def memory(
     model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages, *, settings: Settings | None = None,
-    shard: Shard | None = None, local: LocalParameters | None = None,
+    pipes: Pipes | None = None,
 ) -> Memory:  # fmt: skip
     """Return the memory of every stage of every layout; `settings` replaces what `workload` resolves to.
 
-    `shard` and `local` are worked out here unless they are given.
+    `pipes` are those of the layouts, worked out here unless they are given.
 
     Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): with interleaved stages Megatron keeps
     16 to 20 tensors of hidden x tokens after a step (1 to 1.25 GiB in a 7B model), cause unknown; runs with
@@ -83,47 +124,62 @@ def memory(
     workload's `moe_imbalance`.
     """
     settings = settings or resolve(workload, cluster.device)
-    shard = shard or Shard.of(layouts, workload, cluster)
-    tables = memory_tables.build(model, workload, settings, shard, stages)
-    local = local or local_parameters(model, workload, layouts, stages)
-    state = static_state(model, settings, layouts, stages, tables, local)
-    share = checkpointed_share(layouts, stages)
-    kept, by_kind = kept_by_stage(model, stages, tables, share)
-    always, ahead, behind = gathered(settings, layouts, stages, tables, local.dense + local.expert)
-    cached = caches(model, settings, layouts, stages, tables)
+    pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
+    tables = memory_tables.build(model, workload, settings, pipes.shard, pipes.stages)
+    own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
+    at = pipes.row_of[own]
+    state = static_state(model, settings, layouts.take(own), stages.take(own), tables.take(at), pipes.local.take(at))
+
+    rows, moment_of = distinct(_moment_columns(settings, layouts, pipes))
+    few, here, at = layouts.take(rows), stages.take(rows), pipes.row_of[rows]
+    tables, local = tables.take(at), pipes.local.take(at)
+    share = checkpointed_share(few, here)
+    kept, by_kind = kept_by_stage(model, here, tables, share)
+    always, ahead, behind = gathered(settings, few, here, tables, local.dense + local.expert)
+    cached = caches(model, settings, few, here, tables)
     unsharded = Term(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
     )
-    top = peak(model, workload, settings, layouts, stages, tables, kept, state.step, ahead, behind)
-    allocated = state.term.value + cached.value + always + top.activations + top.temporaries.value
-    reserve = buffers.allocator_reserve(allocated, share=RESERVE_SHARE)
-    beyond = outside(model, cluster, layouts, tables)
+    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned_as[rows]], ahead, behind)
+    beyond = outside(model, cluster, few, tables)
+    stays = cached.value + always
+    held = stays + top.activations + top.temporaries.value
+    fixed = state.term.value * np.ones(here.share.shape[1])
 
-    everywhere = bool(stages.exists.all())
+    def with_reserve(bytes_held: Array) -> Array:
+        return np.asarray(bytes_held + buffers.allocator_reserve(bytes_held, share=RESERVE_SHARE))
 
-    def real(value: Array) -> Array:
-        return value if everywhere else np.where(stages.exists, value, 0.0)
+    everything = with_reserve(fixed)[owned_as] + (with_reserve(held) + beyond.value)[moment_of]
+    total_bytes = everything if stages.everywhere else np.where(stages.exists, everything, 0.0)
 
     def explain() -> Term:
         detailed = len(layouts) <= DETAILED
-        activations = _activations(top.activations, kept, by_kind, stages, tables, share, detailed=detailed)
-        held = total("memory.allocated", "allocated at the peak", (state.term, cached, unsharded, activations, top.temporaries))
-        unused = Term("memory.reserve", "allocator's reserve", reserve, formula="buffers.allocator_reserve", source="assumed",
-                      inputs={"share": RESERVE_SHARE})  # fmt: skip
-        tree = total("memory", "device memory", (held, unused, beyond))
-        return dataclasses.replace(tree, value=real(tree.value))
+        activations = _activations(top.activations, kept, by_kind, here, tables, share, detailed=detailed)
+        parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, top.temporaries))
+        allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, own, owned_as), *parts))
+        reserve = Term("memory.reserve", "allocator's reserve", buffers.allocator_reserve(allocated.value, share=RESERVE_SHARE),
+                       formula="buffers.allocator_reserve", source="assumed", inputs={"share": RESERVE_SHARE})  # fmt: skip
+        tree = total("memory", "device memory", (allocated, reserve, spread(beyond, rows, moment_of)))
+        return dataclasses.replace(tree, value=total_bytes)
 
     return Memory(
         explain=explain,
-        allocated=real(allocated),
-        reserved=real(allocated + reserve),
-        total=real(allocated + reserve + beyond.value),
-        static=real(state.term.value),
-        after_step=real(state.term.value + cached.value + always),
-        event=top.event,
+        total=total_bytes,
+        state=_Rows({"held": fixed}, own, owned_as),
+        moment=_Rows({"held": held, "stays": stays, "event": top.event}, rows, moment_of),
+        exists=stages.exists,
         limit_bytes=float(cluster.device.memory.allocatable.value),
         assumptions=_assumptions(settings, workload, model),
     )
+
+
+def _moment_columns(settings: Settings, layouts: Layouts, pipes: Pipes) -> list[NDArray[np.int64]]:
+    """Return what the moments of a step depend on: the pipe, and of ZeRO what it gathers or what the optimizer's step holds."""
+    sharded = layouts.zero >= 3
+    columns = [pipes.row_of, sharded.astype(np.int64), np.where(sharded, layouts.shard, 0), codes(layouts.offload_activations)]
+    if settings.step_bytes or settings.framework == "deepspeed":
+        columns += [layouts.zero, layouts.shard, codes(layouts.offload_optimizer)]
+    return columns
 
 
 def _activations(

@@ -42,6 +42,11 @@ class Tables:
         """Return these tables for other layouts of the same rows."""
         return dataclasses.replace(self, shard=shard, pattern=pattern)
 
+    def take(self, rows: NDArray[np.int64]) -> Tables:
+        """Return the tables for some of the layouts."""
+        shard = dataclasses.replace(self.shard, row_of=self.shard.row_of[rows])
+        return self.at(shard, self.pattern[rows])
+
     def row(self, values: Array) -> Array:
         """Return values by Shard row as a column by layout."""
         return np.asarray(values[self.shard.row_of][:, None])

@@ -119,12 +119,18 @@ class Shard:
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (index of the first of each distinct row, row number of every row) of equally long integer columns."""
     packed = np.zeros(len(columns[0]), dtype=np.int64)
-    if len(packed) == 1:
+    if len(packed) < 2:
         return packed, packed
+    largest = 0
     for column in columns:
-        span = int(column.max(initial=0)) + 1
-        if span > 1 and packed.max(initial=0) > (2**62) // span:
+        low, high = int(column.min()), int(column.max())
+        if low == high:
+            continue
+        span = high - low + 1
+        if largest > (2**62) // span:
             packed = np.unique(packed, return_inverse=True)[1].astype(np.int64)
-        packed = packed * span + column
+            largest = int(packed.max())
+        packed = packed * span + (column - low)
+        largest = largest * span + span - 1
     _, first, row_of = np.unique(packed, return_index=True, return_inverse=True)
     return first, row_of

@@ -9,12 +9,16 @@ along the pipeline (formulas.pipeline; tests/estimate/test_stages.py checks it),
 from __future__ import annotations
 
 import dataclasses
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.inflight import in_flight
+from parlay.estimate.kept import Kept
+from parlay.estimate.shard import distinct
 from parlay.layouts.layout import Layouts
 from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
 from parlay.layouts.vocabulary import SCHEDULES, Schedule
@@ -26,30 +30,83 @@ Ints = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Stages of layouts, arrays of shape (layouts, stages); `layers` maps a layer kind to how many the stage holds."""
+    """Stages of layouts, arrays of shape (layouts, stages); `layers` maps a layer kind to how many the stage holds.
 
-    index: Ints
-    exists: NDArray[np.bool_]
-    count: Array  # stages of this content; 1 each when every stage is listed
-    layers: dict[str, Array]
-    embedding: NDArray[np.bool_]
-    head: NDArray[np.bool_]
-    mtp: Array  # multi-token-prediction modules on the stage
-    in_flight: Array  # micro-batches, in whole-stage units, whose activations the stage holds at its peak
-    chunk_layers: Array  # layers of the stage's largest chunk
-    chunks: Array  # chunks (virtual stages) on the stage
-    share: Array  # part of the micro-batches that pass each chunk of the stage (1/2 for DualPipe, which runs both ways)
+    Few layouts differ in their stages: what these hold is kept by distinct row, and gathered when it is asked for.
+    """
 
-    @property
+    rows: Mapping[str, NDArray[Any]]  # by distinct split, schedule and number of micro-batches, (rows, stages)
+    kinds: Mapping[str, Array]
+    row_of: Ints
+
+    def take(self, rows: NDArray[Any]) -> Stages:
+        """Return the stages of some layouts."""
+        return Stages(self.rows, self.kinds, self.row_of[rows])
+
+    @cached_property
+    def everywhere(self) -> bool:
+        """Whether no layout is padded."""
+        return bool(self.rows["exists"].all()) or bool(self.exists.all())
+
+    @cached_property
+    def layers(self) -> dict[str, Array]:
+        """Layers of each kind on the stage."""
+        return {kind: count[self.row_of] for kind, count in self.kinds.items()}
+
+    @cached_property
     def layer_total(self) -> Array:
         """Layers of the stage, all kinds and chunks together."""
-        return np.asarray(sum(self.layers.values()))
+        return np.asarray(sum(self.kinds.values()))[self.row_of]
 
-    def take(self, rows: NDArray[np.bool_]) -> Stages:
-        """Return the stages of some layouts."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        layers = {kind: count[rows] for kind, count in fields.pop("layers").items()}
-        return Stages(layers=layers, **{name: value[rows] for name, value in fields.items()})
+    @cached_property
+    def index(self) -> Ints:
+        """Place in the pipeline, from 0."""
+        return self.rows["index"][self.row_of]
+
+    @cached_property
+    def exists(self) -> NDArray[np.bool_]:
+        """Where there is a stage: layouts with fewer stages are padded."""
+        return self.rows["exists"][self.row_of]
+
+    @cached_property
+    def count(self) -> Array:
+        """Stages of this content; 1 each when every stage is listed."""
+        return self.rows["count"][self.row_of]
+
+    @cached_property
+    def embedding(self) -> NDArray[np.bool_]:
+        """Where the stage holds the embedding."""
+        return self.rows["embedding"][self.row_of]
+
+    @cached_property
+    def head(self) -> NDArray[np.bool_]:
+        """Where the stage holds the head."""
+        return self.rows["head"][self.row_of]
+
+    @cached_property
+    def mtp(self) -> Array:
+        """Multi-token-prediction modules on the stage."""
+        return self.rows["mtp"][self.row_of]
+
+    @cached_property
+    def in_flight(self) -> Array:
+        """Micro-batches, in whole-stage units, whose activations the stage holds at its peak."""
+        return self.rows["in_flight"][self.row_of]
+
+    @cached_property
+    def chunk_layers(self) -> Array:
+        """Layers of the stage's largest chunk."""
+        return self.rows["chunk_layers"][self.row_of]
+
+    @cached_property
+    def chunks(self) -> Array:
+        """Chunks (virtual stages) on the stage."""
+        return self.rows["chunks"][self.row_of]
+
+    @cached_property
+    def share(self) -> Array:
+        """Part of the micro-batches that pass each chunk of the stage (1/2 for DualPipe, which runs both ways)."""
+        return self.rows["share"][self.row_of]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,47 +157,49 @@ def _contents(
 
 def stages_of(model: ModelSpec, layouts: Layouts, global_batch: int, *, every: bool = True) -> Stages:
     """Return every stage of every layout, or with `every=False` the earliest stage of each distinct content."""
-    names, kinds = tuple(model.layer_names()), tuple(model.kinds)
-    keys = np.stack([layouts.pp, layouts.vpp, layouts.first_layers, layouts.last_layers, layouts.schedule], axis=1)
-    unique, row_of = _unique_rows(keys)
-    contents = [_contents(names, kinds, *(int(x) for x in u[:4]), SCHEDULES[u[4]], every, 1 + model.mtp_layers) for u in unique]
+    splits = [layouts.pp, layouts.vpp, layouts.first_layers, layouts.last_layers, layouts.schedule]
+    first, row_of = distinct([*splits, layouts.micro_batches(global_batch)])
+    pp, vpp, _, _, schedule = keys = np.stack(splits)[:, first]
+    names, kinds = _NAMES.get((model,), lambda: (tuple(model.layer_names()), tuple(model.kinds)))
+    found = tuple(map(tuple, keys.T.tolist()))
+    rows, layers = _rows_of(names, kinds, found, every, 1 + model.mtp_layers)
+    m = layouts.micro_batches(global_batch)[first]
+    at = np.minimum(rows["index"], pp[:, None] - 1)
+    flight = in_flight(schedule[:, None], pp[:, None], vpp[:, None], m[:, None], at)
+    mtp = np.asarray(rows["head"] * float(model.mtp_layers), dtype=np.float64)
+    return Stages({**rows, "in_flight": flight, "mtp": mtp}, layers, row_of)
+
+
+_NAMES: Kept[tuple[tuple[str, ...], tuple[str, ...]]] = Kept()
+
+
+@lru_cache(maxsize=256)
+def _rows_of(
+    names: tuple[str, ...], kinds: tuple[str, ...], splits: tuple[tuple[int, ...], ...], every: bool, tail: int
+) -> tuple[dict[str, NDArray[Any]], dict[str, Array]]:
+    """Return what follows from splits and schedules alone, one row each, and the layers by kind."""
+    unique = {split: i for i, split in enumerate(dict.fromkeys(splits))}
+    contents = [_contents(names, kinds, *u[:4], SCHEDULES[u[4]], every, tail) for u in unique]
     width = max(len(c.index) for c in contents)
+    place = np.array([unique[split] for split in splits])
 
     def column(name: str, pad: float = 0) -> Array:
         table = np.array([[*getattr(c, name), *[pad] * (width - len(c.index))] for c in contents], dtype=np.float64)
-        return np.asarray(table[row_of])
+        return np.asarray(table[place])
 
-    index = column("index").astype(np.int64)
-    exists = column("count") > 0
-    last = np.asarray(layouts.pp)[:, None] - 1
-    head = column("head") > 0
     layer_table = np.array(
         [[*c.layers, *[(0,) * len(kinds)] * (width - len(c.index))] for c in contents], dtype=np.float64
     )  # (unique, stages, kinds)
-    layers = {kind: layer_table[row_of, :, i] for i, kind in enumerate(kinds)}
-    chunks = column("chunks", 1)
-    m = layouts.micro_batches(global_batch)[:, None]
-    flight = in_flight(layouts.schedule[:, None], layouts.pp[:, None], layouts.vpp[:, None], m, np.minimum(index, last))
-    both = layouts.schedule == SCHEDULES.index("dualpipe")
-    return Stages(
-        index=index,
-        exists=exists,
-        count=column("count"),
-        layers=layers,
-        embedding=column("embedding") > 0,
-        head=head,
-        mtp=np.asarray(head * float(model.mtp_layers), dtype=np.float64),
-        in_flight=flight,
-        chunk_layers=column("largest"),
-        chunks=chunks,
-        share=np.where(both, 0.5, 1.0)[:, None] * np.ones_like(chunks),
-    )
-
-
-def _unique_rows(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct rows of small whole numbers and, for each row, which of them it is."""
-    packed = np.zeros(len(keys), dtype=np.int64)
-    for i in range(keys.shape[1]):
-        packed = packed * (int(keys[:, i].max()) + 1) + keys[:, i]
-    _, first, row_of = np.unique(packed, return_index=True, return_inverse=True)
-    return keys[first], row_of
+    both = np.array([u[4] == SCHEDULES.index("dualpipe") for u in splits])[:, None]
+    count, chunks = column("count"), column("chunks", 1)
+    rows: dict[str, NDArray[Any]] = {
+        "index": column("index").astype(np.int64),
+        "exists": count > 0,
+        "count": count,
+        "embedding": column("embedding") > 0,
+        "head": column("head") > 0,
+        "chunk_layers": column("largest"),
+        "chunks": chunks,
+        "share": np.where(both, 0.5, 1.0) * np.ones_like(chunks),
+    }
+    return rows, {kind: layer_table[place, :, i] for i, kind in enumerate(kinds)}

@@ -58,6 +58,21 @@ class Term:
         )
 
 
+def spread(term: Term, rows: NDArray[np.int64], row_of: NDArray[np.int64]) -> Term:
+    """Return a tree over distinct rows as one over layouts: `row_of` names the row of each layout, `rows` lists the rows."""
+
+    def one(value: Any) -> Any:
+        by_row = isinstance(value, np.ndarray) and value.ndim > 0 and len(value) == len(rows)
+        return value[row_of] if by_row else value
+
+    return dataclasses.replace(
+        term,
+        value=one(term.value),
+        inputs={k: one(v) for k, v in term.inputs.items()},
+        parts=tuple(spread(p, rows, row_of) for p in term.parts),
+    )
+
+
 def total(key: str, label: str, parts: tuple[Term, ...], *, unit: Unit = "bytes", note: str = "") -> Term:
     """Return the sum of `parts` as a term of its own."""
     value: Any = sum((p.value for p in parts), start=np.float64(0.0))

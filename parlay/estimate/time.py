@@ -17,10 +17,10 @@ from parlay.estimate.bubble import bubble_seconds
 from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost, layer_costs
 from parlay.estimate.dataparallel import DataParallel, data_parallel
 from parlay.estimate.kept import Kept
-from parlay.estimate.local import LocalParameters, padded_vocabulary
+from parlay.estimate.local import padded_vocabulary
 from parlay.estimate.operators import ELEMENT, Pricer
+from parlay.estimate.pipes import Pipes
 from parlay.estimate.placement import axis_strides
-from parlay.estimate.shard import Shard
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total, weakest
 from parlay.estimate.traits import traits_of
@@ -37,29 +37,56 @@ AXIS_LABEL = {"tp": "tensor parallel", "cp": "context parallel", "ep": "expert p
 
 
 @dataclasses.dataclass(frozen=True)
+class PipeTime:
+    """Seconds of a micro-batch on each stage of each pipe, and what they are made of; arrays of shape (pipes, stages)."""
+
+    forward: Array
+    backward: Array
+    sends: Array  # exposed pipeline transfers
+    weights: dict[str, Array]  # block name -> how many of it each stage runs
+    rerun: Array  # share of the stage's layers that recompute
+
+
+@dataclasses.dataclass(frozen=True)
 class StepTime:
     """Seconds of a step for each layout, and what they are made of."""
 
     step: Array  # (layouts,)
-    forward: Array  # (layouts, stages) per micro-batch
-    backward: Array
-    sends: Array  # exposed pipeline transfers per micro-batch
     slowest: NDArray[np.int64]  # (layouts,) column of the slowest stage
     micro_batches: Array
     bubble: Array
-    data: DataParallel
-    shard: Shard
-    blocks: dict[str, Cost]
-    weights: dict[str, Array]  # block name -> how many of it each stage runs, (layouts, stages)
     rerun: Array  # (layouts,) share of the slowest stage's layers that recompute
-    rerun_by_stage: Array  # (layouts, stages)
     hops: Array  # (layouts,) transfers of fill and drain where the others run beside compute
+    data: DataParallel
+    blocks: dict[str, Cost]
     send_source: str
+    pipes: Pipes
+    by_pipe: PipeTime
+
+    @property
+    def forward(self) -> Array:
+        """Seconds of a micro-batch's forward, (layouts, stages)."""
+        return self.by_pipe.forward[self.pipes.row_of]
+
+    @property
+    def backward(self) -> Array:
+        """Seconds of a micro-batch's backward, (layouts, stages)."""
+        return self.by_pipe.backward[self.pipes.row_of]
+
+    @property
+    def sends(self) -> Array:
+        """Exposed seconds of a micro-batch's pipeline transfers, (layouts, stages)."""
+        return self.by_pipe.sends[self.pipes.row_of]
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """How many of each block a stage runs, (layouts, stages)."""
+        return {name: count[self.pipes.row_of] for name, count in self.by_pipe.weights.items()}
 
     def tree(self) -> Term:
         """Return the step as a tree of terms, one value a layout: the slowest stage's work, then what it waits for."""
-        rows = np.arange(len(self.step))
-        m = self.micro_batches
+        rows, m = self.pipes.row_of, self.micro_batches
+        block_row = self.pipes.shard.row_of[rows]
 
         def spent(pick: str, key: str) -> Array:
             value = np.zeros_like(self.step)
@@ -67,7 +94,7 @@ class StepTime:
                 table = getattr(cost, pick)
                 per_block = table[key] if isinstance(table, dict) else table
                 share = self.rerun if pick == "recompute" and name.startswith("layer:") else 1.0
-                value = value + share * self.weights[name][rows, self.slowest] * per_block[self.shard.row_of]
+                value = value + share * self.by_pipe.weights[name][rows, self.slowest] * per_block[block_row]
             return value * m
 
         compute = []
@@ -86,7 +113,7 @@ class StepTime:
             exposed.append(
                 Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source)
             )
-        sends = self.sends[rows, self.slowest] * m
+        sends = self.by_pipe.sends[rows, self.slowest] * m
         exposed.append(
             Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
         )
@@ -102,56 +129,58 @@ class StepTime:
 
     def hidden(self) -> Term:
         """Return the transfers that run beside compute, for the slowest stage, as a tree of seconds."""
-        rows = np.arange(len(self.step))
+        rows, block_row = self.pipes.row_of, self.pipes.shard.row_of[self.pipes.row_of]
         parts = []
         for axis in AXES:
             value = np.zeros_like(self.step)
             for name, cost in self.blocks.items():
-                value = value + self.weights[name][rows, self.slowest] * cost.hidden[axis][self.shard.row_of]
+                value = value + self.by_pipe.weights[name][rows, self.slowest] * cost.hidden[axis][block_row]
             parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s"))
         parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s"))
         return total("hidden", "hidden communication", tuple(parts), unit="s")
 
 
 def step_time(
-    model: ModelSpec,
-    cluster: Cluster,
-    workload: Workload,
-    layouts: Layouts,
-    stages: Stages,
-    rates: Rates,
-    local: LocalParameters,
-    shard: Shard,
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages, rates: Rates, pipes: Pipes
 ) -> StepTime:
-    """Return the time of one step of every layout. Arrays are (layouts,) or (layouts, stages)."""
-    pricer = Pricer(rates, workload, shard, model, traits_of(workload, cluster.device))
-    blocks = _BLOCKS.of_rows((model, workload, cluster, rates), shard, lambda: _blocks(pricer))
+    """Return the time of one step of every layout; `pipes` are those of the layouts."""
+    pricer = Pricer(rates, workload, pipes.shard, model, traits_of(workload, cluster.device))
+    blocks = _BLOCKS.of_rows((model, workload, cluster, rates), pipes.shard, lambda: _blocks(pricer))
+    one, send_source, hops, weight_grad = _micro_batch(pricer, blocks, pipes)
+    busy = np.where(pipes.stages.exists, one.forward + one.backward + one.sends, 0.0)
+    slowest = np.argmax(busy, axis=1)
+    rows = np.arange(len(slowest))
+    m = pipes.layouts.micro_batches(workload.global_batch).astype(np.float64)
+    bubble = bubble_seconds(pipes.layouts, pipes.stages, one.forward, one.backward, weight_grad, one.sends) + hops
+    running, row_of = m * busy[rows, slowest] + bubble, pipes.row_of
+    data = data_parallel(cluster, workload, layouts, stages, rates, pipes, one.forward, one.backward, m)
+    step = running[row_of] + data.exposed + data.optimizer.value
+    return StepTime(
+        step, slowest[row_of], m[row_of], bubble[row_of], one.rerun[rows, slowest][row_of], hops[row_of], data, blocks, send_source,
+        pipes, one,
+    )  # fmt: skip
+
+
+def _micro_batch(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, str, Array, Array]:
+    """Return the time of one micro-batch, where that of its transfers comes from, their fill and drain, and weight gradients."""
+    model, stages, row_of = p.model, pipes.stages, pipes.shard.row_of
     weights: dict[str, Array] = {f"layer:{k}": n * stages.share for k, n in stages.layers.items()}
     weights["embedding"] = stages.embedding * stages.share
     weights["head"] = (stages.head + stages.mtp) * stages.share
     if model.mtp_layers and model.mtp_kind:
         name = f"layer:{model.mtp_kind}"
         weights[name] = weights[name] + stages.mtp * stages.share
-    rerun = _recomputed_share(layouts, stages)
+    rerun = _recomputed_share(pipes.layouts, stages)
     forward = np.zeros_like(stages.share)
     backward, weight_grad = np.zeros_like(forward), np.zeros_like(forward)
     for name, cost in blocks.items():
         n = weights[name]
-        forward = forward + n * cost.forward_s[shard.row_of][:, None]
-        kept = (1.0 - rerun) * cost.recompute[shard.row_of][:, None] if name.startswith("layer:") else 0.0
-        backward = backward + n * (cost.backward_s[shard.row_of][:, None] - kept)
-        weight_grad = weight_grad + n * cost.weight[shard.row_of][:, None]
-    send, hops, send_source = _sends(pricer, layouts, forward, backward)
-    busy = np.where(stages.exists, forward + backward + send, 0.0)
-    slowest = np.argmax(busy, axis=1)
-    m = layouts.micro_batches(workload.global_batch).astype(np.float64)
-    rows = np.arange(len(layouts))
-    bubble = bubble_seconds(layouts, stages, forward, backward, weight_grad, send) + hops
-    data = data_parallel(model, cluster, workload, layouts, stages, rates, local, forward, backward, m)
-    step = m * busy[rows, slowest] + bubble + data.exposed + data.optimizer.value
-    return StepTime(
-        step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], rerun * np.ones_like(stages.share), hops, send_source,
-    )  # fmt: skip
+        forward = forward + n * cost.forward_s[row_of][:, None]
+        kept = (1.0 - rerun) * cost.recompute[row_of][:, None] if name.startswith("layer:") else 0.0
+        backward = backward + n * (cost.backward_s[row_of][:, None] - kept)
+        weight_grad = weight_grad + n * cost.weight[row_of][:, None]
+    send, hops, source = _sends(p, pipes.layouts, forward, backward)
+    return PipeTime(forward, backward, send, weights, rerun * np.ones_like(stages.share)), source, hops, weight_grad
 
 
 _BLOCKS: Kept[dict[str, Cost]] = Kept()

@@ -59,8 +59,8 @@ def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, schedule: Sch
     forward, backward, weight = np.zeros(chunks), np.zeros(chunks), np.zeros(chunks)
 
     def add(chunk: int, block: str, count: float) -> None:
-        cost, row = time.blocks[block], time.shard.row_of[0]
-        rerun = float(time.rerun_by_stage[0, stage_of[chunk]]) if block.startswith("layer:") else 1.0
+        cost, row = time.blocks[block], time.pipes.shard.row_of[0]
+        rerun = float(time.by_pipe.rerun[0, stage_of[chunk]]) if block.startswith("layer:") else 1.0
         forward[chunk] += count * cost.forward_s[row]
         backward[chunk] += count * (cost.backward_s[row] - (1.0 - rerun) * cost.recompute[row])
         weight[chunk] += count * cost.weight[row]

@@ -1,0 +1,55 @@
+"""Layouts that agree in everything a stage computes and keeps for its micro-batches, as the distinct ones among many.
+
+ZeRO, its shards and what goes to the host multiply the layouts of a search by eight and more, but change only state, and what
+moves once a step: whatever else a stage takes is priced once a pipe, and gathered from there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parlay.estimate.local import LocalParameters, local_parameters
+from parlay.estimate.shard import Shard, distinct
+from parlay.estimate.stages import Stages
+from parlay.hardware.spec import Cluster
+from parlay.layouts.layout import Layouts
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+
+Ints = NDArray[np.int64]
+
+# What decides which parameters a rank holds and over which groups they move.
+_MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "first_layers", "last_layers", "schedule")
+# What decides the work of a micro-batch beside these.
+_WORK = ("sp", "cp_kind", "ulysses", "micro_batch", "recompute", "recompute_layers", "tp_overlap", "ep_overlap")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipes:
+    """The distinct layouts as far as their micro-batches go, with their stages, their layers' rows and what a rank holds."""
+
+    layouts: Layouts
+    stages: Stages
+    shard: Shard
+    local: LocalParameters
+    row_of: Ints  # for each layout, its pipe
+    moves: Ints  # for each pipe, a number that equal _MOVES share
+
+    @classmethod
+    def of(cls, model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages) -> Pipes:
+        """Return the pipes of `layouts`, whose stages are `stages`."""
+        first, row_of = distinct([np.asarray(getattr(layouts, name)).astype(np.int64) for name in (*_MOVES, *_WORK)])
+        few, held = layouts.take(first), stages.take(first)
+        moves = distinct([getattr(few, name) for name in _MOVES])[1]
+        local = local_parameters(model, workload, few, held)
+        return cls(few, held, Shard.of(few, workload, cluster), local, row_of, moves)
+
+
+def codes(values: NDArray[np.float64]) -> Ints:
+    """Return a whole number for each value, equal ones for equal values."""
+    if not len(values) or (values == values[0]).all():
+        return np.zeros(len(values), dtype=np.int64)
+    return np.asarray(np.unique(values, return_inverse=True)[1], dtype=np.int64)
