@@ -58,8 +58,12 @@ class Cost:
 def layer_costs(p: Pricer) -> dict[str, Cost]:
     """Return the cost of one layer of each kind of the model."""
     found = {}
+    shard, row_of = p.shard.sizes()  # an operator's seconds do not depend on what runs again or beside it
+    few = dataclasses.replace(p, shard=shard)
     for name, kind in p.model.kinds.items():
-        operators = layer_operators(p, kind)
+        operators = layer_operators(few, kind)
+        if shard is not p.shard:
+            operators = [o.take(row_of) for o in operators]
         found[name] = _cost(p, operators, layer_transfers(p, kind, operators))
     return found
 

@@ -54,6 +54,12 @@ class Operator:
     launches: Array | float  # kernels of one forward
     source: str
 
+    def take(self, rows: NDArray[np.int64]) -> Operator:
+        """Return the operator at some rows of its Shard."""
+        calls = self.launches[rows] if isinstance(self.launches, np.ndarray) else self.launches
+        seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
+        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source)
+
 
 @dataclasses.dataclass(frozen=True)
 class Pricer:

@@ -23,6 +23,9 @@ Mask = NDArray[np.bool_]
 _FIELDS = ("tp", "cp", "cp_kind", "ulysses", "ep", "etp", "micro_batch", "sp", "recompute", "tp_overlap", "ep_overlap")
 
 
+_SIZES = ("tp", "cp", "cp_kind", "ring", "ulysses", "ep", "etp", "micro_batch", "sp")  # what an operator's sizes follow from
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """Distinct rows: degrees as floats, tokens per rank, groups, and what is recomputed."""
@@ -84,6 +87,15 @@ class Shard:
         bits = sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})
         return np.asarray((self.recompute & bits) != 0)
 
+    def sizes(self) -> tuple[Shard, NDArray[np.int64]]:
+        """Return the rows that differ in more than what is recomputed and overlapped, and for each row which of them it is."""
+        first, row_of = distinct([np.asarray(getattr(self, name)).astype(np.int64) for name in _SIZES])
+        if len(first) == len(row_of):
+            return self, row_of
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields |= {name: value[first] for name, value in fields.items() if isinstance(value, np.ndarray) and name != "row_of"}
+        return Shard(**fields | {"row_of": np.arange(len(first))}), row_of
+
     @classmethod
     def of(cls, layouts: Layouts, workload: Workload, cluster: Cluster) -> Shard:
         """Return the distinct rows of `layouts`."""
@@ -117,7 +129,10 @@ class Shard:
 
 
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (index of the first of each distinct row, row number of every row) of equally long integer columns."""
+    """Return (index of the first of each distinct row, row number of every row) of equally long integer columns.
+
+    Distinct rows are in no particular order, but as they came where all are distinct.
+    """
     packed = np.zeros(len(columns[0]), dtype=np.int64)
     if len(packed) < 2:
         return packed, packed
@@ -133,4 +148,7 @@ def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArr
         packed = packed * span + (column - low)
         largest = largest * span + span - 1
     _, first, row_of = np.unique(packed, return_index=True, return_inverse=True)
+    if len(first) == len(packed):
+        row_of = np.arange(len(packed))
+        return row_of, row_of
     return first, row_of

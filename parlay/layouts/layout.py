@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any
 
 import numpy as np
@@ -162,6 +164,8 @@ class Layouts:
 
     def take(self, index: Any) -> Layouts:
         """Return the rows of `index` (integers or a mask)."""
+        if len(index) == len(self) and index.dtype != bool and (index == np.arange(len(self))).all():
+            return self
         fields = {f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self) if f.name != "order"}
         return Layouts(order=self.order, **fields)
 
@@ -187,14 +191,15 @@ class Layouts:
     @classmethod
     def grid(cls, *, order: tuple[Axis, ...] = DEFAULT_ORDER, **columns: Any) -> Layouts:
         """Return layouts from broadcastable columns; what is not given takes Layout's default."""
-        given = {name: np.atleast_1d(np.asarray(column)) for name, column in columns.items()}
-        shape = np.broadcast_shapes(*(c.shape for c in given.values()))
-        base = cls.of(Layout())
+        given = {name: np.asarray(column) for name, column in columns.items()}
+        shape = np.broadcast_shapes((1,), *(c.shape for c in given.values()))
         out = {}
-        for field in dataclasses.fields(cls):
-            if field.name != "order":
-                default = getattr(base, field.name)
-                out[field.name] = np.broadcast_to(given.get(field.name, default), shape).astype(default.dtype).ravel()
+        for name, default in _defaults().items():
+            value = given.get(name, default)
+            if value.size == 1:
+                out[name] = np.full(math.prod(shape), value.item(), dtype=default.dtype)
+            else:
+                out[name] = np.broadcast_to(value, shape).astype(default.dtype).ravel()
         if "sp" not in given:
             out["sp"] = out["tp"] > 1
         if "shard" not in given:
@@ -202,6 +207,13 @@ class Layouts:
         if "schedule" not in given:
             out["schedule"] = np.where(out["vpp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
         return cls(order=order, **out)
+
+
+@lru_cache(maxsize=1)
+def _defaults() -> dict[str, NDArray[Any]]:
+    """Return the columns of one layout with nothing set."""
+    base = Layouts.of(Layout())
+    return {f.name: getattr(base, f.name) for f in dataclasses.fields(base) if f.name != "order"}
 
 
 # Columns of Layouts that a Layout leaves open or names: how they are filled in.
