@@ -62,7 +62,7 @@ def data_parallel(
         if not len(rows):
             continue
         mine, pipe = first[rows], pipes.row_of[first[rows]]
-        few, held, local = layouts.take(mine), stages.take(mine), pipes.local.take(pipe)
+        few, held, local = layouts.take(mine), stages.take(mine), pipes.local(pipe)
         f, b, m = forward[pipe], backward[pipe], micro_batches[pipe]
         movers = _Movers.of(few, held, local, domain)
         if fully:
@@ -77,7 +77,7 @@ def data_parallel(
         Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=sources[0]),
     )
     own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, codes(layouts.offload_optimizer)])
-    local = pipes.local.take(pipes.row_of[own])
+    local = pipes.local(pipes.row_of[own])
     optimizer = _optimizer(workload, settings, layouts.take(own), stages.take(own), rates, local)
     return DataParallel(reduce + gather, hidden, terms, spread(optimizer, own, owned_as))
 

@@ -116,19 +116,32 @@ def price(
 
 
 def price_memory(
-    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, *, stages: Stages | None = None
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layouts: Layouts,
+    *,
+    stages: Stages | None = None,
+    pipes: Pipes | None = None,
 ) -> Memory:
-    """Return the memory of `layouts`, on the stages that can decide unless given."""
+    """Return the memory of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
     stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
-    return memory(model, cluster, workload, layouts, stages)
+    return memory(model, cluster, workload, layouts, stages, pipes=pipes)
 
 
 def price_time(
-    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, stages: Stages | None = None
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layouts: Layouts,
+    rates: Rates,
+    *,
+    stages: Stages | None = None,
+    pipes: Pipes | None = None,
 ) -> StepTime:
-    """Return the time of a step of `layouts`, on the stages that can decide unless given."""
+    """Return the time of a step of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
     stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
-    pipes = Pipes.of(model, cluster, workload, layouts, stages)
+    pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
     return step_time(model, cluster, workload, layouts, stages, rates, pipes)
 
 

@@ -128,11 +128,11 @@ def memory(
     tables = memory_tables.build(model, workload, settings, pipes.shard, pipes.stages)
     own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
     at = pipes.row_of[own]
-    state = static_state(model, settings, layouts.take(own), stages.take(own), tables.take(at), pipes.local.take(at))
+    state = static_state(model, settings, layouts.take(own), stages.take(own), tables.take(at), pipes.local(at))
 
     rows, moment_of = distinct(_moment_columns(settings, layouts, pipes))
     few, here, at = layouts.take(rows), stages.take(rows), pipes.row_of[rows]
-    tables, local = tables.take(at), pipes.local.take(at)
+    tables, local = tables.take(at), pipes.local(at)
     share = checkpointed_share(few, here)
     kept, by_kind = kept_by_stage(model, here, tables, share)
     always, ahead, behind = gathered(settings, few, here, tables, local.dense + local.expert)
@@ -143,7 +143,7 @@ def memory(
     top = peak(model, workload, settings, few, here, tables, kept, state.step[owned_as[rows]], ahead, behind)
     beyond = outside(model, cluster, few, tables)
     stays = cached.value + always
-    held = stays + top.activations + top.temporaries.value
+    held = stays + top.held
     fixed = state.term.value * np.ones(here.share.shape[1])
 
     def with_reserve(bytes_held: Array) -> Array:
@@ -154,8 +154,9 @@ def memory(
 
     def explain() -> Term:
         detailed = len(layouts) <= DETAILED
-        activations = _activations(top.activations, kept, by_kind, here, tables, share, detailed=detailed)
-        parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, top.temporaries))
+        at_peak, temporaries = top.explain()
+        activations = _activations(at_peak, kept, by_kind, here, tables, share, detailed=detailed)
+        parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, temporaries))
         allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, own, owned_as), *parts))
         reserve = Term("memory.reserve", "allocator's reserve", buffers.allocator_reserve(allocated.value, share=RESERVE_SHARE),
                        formula="buffers.allocator_reserve", source="assumed", inputs={"share": RESERVE_SHARE})  # fmt: skip

@@ -7,6 +7,7 @@ layer's backward pass with its logits, the optimizer's step, and the backward pa
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,8 @@ class Peak:
     """Activations and temporaries at the largest moment, and which moment that is (index into EVENTS)."""
 
     event: NDArray[np.int64]
-    activations: Array
-    temporaries: Term
+    held: Array  # both together
+    explain: Callable[[], tuple[Array, Term]]  # activations, and the temporaries term by term
 
 
 def checkpointed_share(layouts: Layouts, stages: Stages) -> Array | None:
@@ -89,26 +90,30 @@ def peak(
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
     output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
     embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
-    event = _largest((forward, backward, output, step - kept, embedding))
-    at = [event == i for i in range(len(EVENTS))]
-    left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
-    moving = np.where(at[FORWARD], forward_gathered, np.where(at[STEP], 0.0, backward_gathered))
-    parts = (
-        Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward - forward_gathered, 0.0),
-             formula="activations_moe.combine_held"),
-        Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward - backward_gathered, 0.0),
-             formula="activations.feed_forward"),
-        Term("memory.peak.logits", "logits and loss", np.where(at[OUTPUT], loss, 0.0), formula="logits.logits_held",
-             inputs={"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
-                     "vocab": tables.row(tables.vocab), "tensor": layouts.tp, "tokens": tables.row(s.tokens)}),
-        Term("memory.peak.output", EVENTS[OUTPUT], np.where(at[OUTPUT], rest, 0.0), formula="logits.output_layer_gradient"),
-        Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes"),
-        Term("memory.peak.embedding", EVENTS[EMBEDDING], np.where(at[EMBEDDING], table_gradient + stream, 0.0),
-             formula="buffers.weight_gradient_cache"),
-        Term("memory.peak.gathered", "gathered weights and unreduced gradients", moving, formula="buffers.unsharded_backward"),
-    )  # fmt: skip
-    note = "only the largest of these moments counts; the others are 0"
-    return Peak(event, left, total("memory.peak", "held at the peak", parts, note=note))
+    event, largest = _largest((forward, backward, output, step - kept, embedding))
+
+    def explain() -> tuple[Array, Term]:
+        at = [event == i for i in range(len(EVENTS))]
+        left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
+        moving = np.where(at[FORWARD], forward_gathered, np.where(at[STEP], 0.0, backward_gathered))
+        parts = (
+            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward - forward_gathered, 0.0),
+                 formula="activations_moe.combine_held"),
+            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward - backward_gathered, 0.0),
+                 formula="activations.feed_forward"),
+            Term("memory.peak.logits", "logits and loss", np.where(at[OUTPUT], loss, 0.0), formula="logits.logits_held",
+                 inputs={"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
+                         "vocab": tables.row(tables.vocab), "tensor": layouts.tp, "tokens": tables.row(s.tokens)}),
+            Term("memory.peak.output", EVENTS[OUTPUT], np.where(at[OUTPUT], rest, 0.0), formula="logits.output_layer_gradient"),
+            Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes"),
+            Term("memory.peak.embedding", EVENTS[EMBEDDING], np.where(at[EMBEDDING], table_gradient + stream, 0.0),
+                 formula="buffers.weight_gradient_cache"),
+            Term("memory.peak.gathered", "gathered weights and unreduced gradients", moving, formula="buffers.unsharded_backward"),
+        )  # fmt: skip
+        note = "only the largest of these moments counts; the others are 0"
+        return left, total("memory.peak", "held at the peak", parts, note=note)
+
+    return Peak(event, kept + largest, explain)
 
 
 def _in_flight(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
@@ -120,15 +125,15 @@ def _in_flight(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
     return np.where(layouts.ep_overlap[:, None], np.maximum(more, stages.in_flight), stages.in_flight)
 
 
-def _largest(moments: tuple[Array, ...]) -> NDArray[np.int64]:
-    """Return the index of the largest of several arrays, element by element; the first of equals."""
+def _largest(moments: tuple[Array, ...]) -> tuple[NDArray[np.int64], Array]:
+    """Return which of several arrays is the largest, element by element, and its value; the first of equals."""
     best = np.array(moments[0])
     event = np.zeros(best.shape, dtype=np.int64)
     for i, moment in enumerate(moments[1:], start=1):
         larger = moment > best
         np.copyto(best, moment, where=larger)
         np.copyto(event, i, where=larger)
-    return event
+    return event, best
 
 
 def _on_device(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: Stages) -> Array:

@@ -34,18 +34,33 @@ class Pipes:
     layouts: Layouts
     stages: Stages
     shard: Shard
-    local: LocalParameters
     row_of: Ints  # for each layout, its pipe
-    moves: Ints  # for each pipe, a number that equal _MOVES share
+    moves: Ints  # for each pipe, its row of what moves
+    moving: LocalParameters  # parameters on a rank, one row for what agrees in _MOVES
+
+    def local(self, pipes: Ints) -> LocalParameters:
+        """Return the parameters on a rank of some pipes."""
+        return self.moving.take(self.moves[pipes])
+
+    def take(self, mask: NDArray[np.bool_]) -> Pipes:
+        """Return the pipes of some of the layouts; the Shard keeps the rows of all."""
+        used = np.zeros(len(self.layouts), dtype=bool)
+        used[self.row_of[mask]] = True
+        few = np.flatnonzero(used)
+        place = np.cumsum(used) - 1
+        shard = dataclasses.replace(self.shard, row_of=self.shard.row_of[few])
+        return Pipes(
+            self.layouts.take(few), self.stages.take(few), shard, place[self.row_of[mask]], self.moves[few], self.moving
+        )  # fmt: skip
 
     @classmethod
     def of(cls, model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages) -> Pipes:
         """Return the pipes of `layouts`, whose stages are `stages`."""
         first, row_of = distinct([np.asarray(getattr(layouts, name)).astype(np.int64) for name in (*_MOVES, *_WORK)])
         few, held = layouts.take(first), stages.take(first)
-        moves = distinct([getattr(few, name) for name in _MOVES])[1]
-        local = local_parameters(model, workload, few, held)
-        return cls(few, held, Shard.of(few, workload, cluster), local, row_of, moves)
+        one, moves = distinct([getattr(few, name) for name in _MOVES])
+        moving = local_parameters(model, workload, few.take(one), held.take(one))
+        return cls(few, held, Shard.of(few, workload, cluster), row_of, moves, moving)
 
 
 def codes(values: NDArray[np.float64]) -> Ints:

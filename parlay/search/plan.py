@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
+from parlay.estimate.pipes import Pipes
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
@@ -206,11 +207,13 @@ def _search(
     try:
         for layouts in layouts_of(question, space, found.counted):
             stages = stages_of(model, layouts, workload.global_batch, every=False)
-            held = price_memory(model, cluster, workload, layouts, stages=stages)
+            pipes = Pipes.of(model, cluster, workload, layouts, stages)
+            held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
             fits = held.peak <= held.limit_bytes - space.asked.headroom_bytes
             if fits.any():
                 fitting = layouts.take(fits)
-                step = price_time(model, cluster, workload, fitting, rates, stages=stages.take(fits)).step
+                running, mine = stages.take(fits), pipes.take(fits)
+                step = price_time(model, cluster, workload, fitting, rates, stages=running, pipes=mine).step
                 found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top)
             else:
                 _nearer(found, layouts, held.peak)
