@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parlay.estimate.kept import MOST_ROWS, Kept
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import Traits
@@ -61,6 +62,9 @@ class Operator:
         return Operator(self.name, self.group, *seconds, self.modules, calls, self.source)
 
 
+_PRODUCTS: Kept[tuple[Priced, Priced, Priced]] = Kept()  # of few rows: forward, input gradient, weight gradient
+
+
 @dataclasses.dataclass(frozen=True)
 class Pricer:
     """Prices operators at one set of rates for one workload and the distinct rows of a Shard."""
@@ -70,6 +74,7 @@ class Pricer:
     shard: Shard
     model: ModelSpec
     traits: Traits = dataclasses.field(default_factory=Traits)
+    products: Kept[tuple[Priced, Priced, Priced]] = dataclasses.field(default_factory=Kept)
 
     @property
     def accumulates(self) -> bool:
@@ -95,11 +100,17 @@ class Pricer:
         dtype: str | None = None,
     ) -> Operator:
         """Return a linear layer rows x inner -> rows x out with both of its gradients."""
-        kind = dtype or self.dtype
-        fwd = self.rates.gemm(rows, out, inner, kind)
-        dgrad = self.rates.gemm(rows, inner, out, kind)
-        # The weight gradient adds into the fp32 main gradient where the framework fuses the two.
-        wgrad = self.rates.gemm(inner, out, rows, kind, accumulate=self.accumulates)
+        kind, adds = dtype or self.dtype, self.accumulates
+
+        def priced() -> tuple[Priced, Priced, Priced]:
+            fwd, dgrad = self.rates.gemm(rows, out, inner, kind), self.rates.gemm(rows, inner, out, kind)
+            # The weight gradient adds into the fp32 main gradient where the framework fuses the two.
+            return fwd, dgrad, self.rates.gemm(inner, out, rows, kind, accumulate=adds)
+
+        sizes = [np.asarray(x, dtype=np.float64) for x in (rows, out, inner)]
+        # Layers of several kinds, and layouts of one question, have many a product in common.
+        known = _PRODUCTS if len(self.shard.tp) <= MOST_ROWS else self.products
+        fwd, dgrad, wgrad = known.get((self.rates,), priced, kind, adds, *((x.shape, x.tobytes()) for x in sizes))
         source = weakest([fwd.source, dgrad.source, wgrad.source])
         return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
 
