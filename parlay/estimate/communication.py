@@ -63,10 +63,7 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     dgrad of `up`, its reduce-scatter beside the wgrad (asynchronous in Megatron since sequence parallelism exists).
     """
     s = p.shard
-    nbytes = ELEMENT * s.tokens * p.model.hidden
-    gather = p.rates.collective("all_gather", nbytes, s.tp_group)
-    scatter = p.rates.collective("reduce_scatter", nbytes, s.tp_group)
-    reduce = p.rates.collective("all_reduce", nbytes, s.tp_group)
+    gather, scatter, reduce = p.across_tensor
     on = s.tp > 1
     forward_sp = gather.seconds + scatter.seconds
     backward_sp = gather.seconds + np.maximum(0.0, gather.seconds - up.dgrad) + np.maximum(0.0, scatter.seconds - up.wgrad)

@@ -7,6 +7,7 @@ Symbols: n tokens of the micro-batch on the rank · h hidden · a, k query and K
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,6 +88,16 @@ class Pricer:
         """The dtype of the linear layers' matmuls."""
         p = self.workload.precision
         return FP8_PRECISIONS.get(p, p)
+
+    @cached_property
+    def across_tensor(self) -> tuple[Priced, Priced, Priced]:
+        """All-gather, reduce-scatter and all-reduce of a tensor of the residual stream over the tensor-parallel group."""
+        nbytes, group = ELEMENT * self.shard.tokens * self.model.hidden, self.shard.tp_group
+        return (
+            self.rates.collective("all_gather", nbytes, group),
+            self.rates.collective("reduce_scatter", nbytes, group),
+            self.rates.collective("all_reduce", nbytes, group),
+        )
 
     def gemm(
         self,
