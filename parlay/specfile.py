@@ -17,7 +17,8 @@ MAX_FILE_BYTES = 1 << 20  # a specification is a page of text; a larger file is 
 class Spec(BaseModel):
     """A frozen specification that refuses unknown keys, NaN and infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=20_000)
+    # Parts of a specification are checked by the whole's own validator: building one for each as well would take longer.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, str_max_length=20_000, defer_build=True)
 
 
 S = TypeVar("S", bound=Spec)

@@ -199,7 +199,7 @@ class Layouts:
             if value.size == 1:
                 out[name] = np.full(math.prod(shape), value.item(), dtype=default.dtype)
             else:
-                out[name] = np.broadcast_to(value, shape).astype(default.dtype).ravel()
+                out[name] = np.array(np.broadcast_to(value, shape), dtype=default.dtype, order="C").ravel()
         if "sp" not in given:
             out["sp"] = out["tp"] > 1
         if "shard" not in given:

@@ -159,7 +159,7 @@ def _expand(question: Question, space: Space, grid: Ints, recompute: list[int], 
         "ep", "etp", "vpp", "micro_batch", "zero", "cp_kind", "recompute", "tp_overlap", "ep_overlap", "offload_optimizer",
         "last_layers",
     )  # fmt: skip
-    mesh = dict(zip(names, np.meshgrid(*axes, indexing="ij"), strict=True))
+    mesh = dict(zip(names, np.meshgrid(*axes, indexing="ij", copy=False), strict=True))
     if not space.last_layers and pp > 1:
         # With virtual stages a short last stage makes rounds uneven, which the closed form that ranks does not see.
         sound = (mesh["last_layers"] == 0) | (mesh["vpp"] == 1)
