@@ -40,10 +40,10 @@ def bubble_seconds(layouts: Layouts, stages: Stages, forward: Array, backward: A
         "dualpipe": lambda: pipeline.dualpipe_bubble_s(p, f, b, w),
         "dualpipev": lambda: pipeline.dualpipe_bubble_s(2 * p, f / 2, b / 2, w / 2),  # 2 p chunks of half a stage
     }
-    for name, seconds in special.items():
-        here = _is(layouts, name)
-        if here.any():
-            bubble = np.where(here, np.maximum(seconds(), 0.0), bubble)
+    for code in np.flatnonzero(np.bincount(layouts.schedule)):
+        seconds = special.get(SCHEDULES[code])
+        if seconds is not None:
+            bubble = np.where(layouts.schedule == code, np.maximum(seconds(), 0.0), bubble)
     return np.asarray(np.where(layouts.pp > 1, bubble, 0.0))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +45,12 @@ class Cost:
     hidden: dict[str, Array]
     sources: dict[str, str]
 
-    @property
+    @cached_property
     def forward_s(self) -> Array:
         """Seconds of the whole forward, exposed transfers included."""
         return np.asarray(sum(self.forward.values()) + sum(self.exposed_forward.values()))
 
-    @property
+    @cached_property
     def backward_s(self) -> Array:
         """Seconds of the whole backward: both gradients, recompute and exposed transfers."""
         return np.asarray(sum(self.backward.values()) + sum(self.exposed_backward.values()) + self.recompute)

@@ -14,7 +14,7 @@ from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.pipes import Pipes, codes
 from parlay.estimate.placement import data_groups
-from parlay.estimate.shard import distinct
+from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread
 from parlay.hardware.spec import Cluster
@@ -100,7 +100,7 @@ class _Movers:
     @classmethod
     def of(cls, layouts: Layouts, stages: Stages, local: LocalParameters, domain: float) -> _Movers:
         """Return the distinct rows. Equal rows hold equal stages, because a split follows from what is compared."""
-        first, row_of = distinct([np.asarray(getattr(layouts, name)) for name in _MOVES])
+        first, row_of = agreeing(layouts, len(layouts), _MOVES)
         few = layouts.take(first)
         dense, expert = data_groups(few, domain)
         held = LocalParameters(local.dense[first], local.expert[first])

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.local import LocalParameters, local_parameters
-from parlay.estimate.shard import Shard, distinct
+from parlay.estimate.shard import Shard, agreeing
 from parlay.estimate.stages import Stages
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
@@ -56,9 +56,9 @@ class Pipes:
     @classmethod
     def of(cls, model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages) -> Pipes:
         """Return the pipes of `layouts`, whose stages are `stages`."""
-        first, row_of = distinct([np.asarray(getattr(layouts, name)).astype(np.int64) for name in (*_MOVES, *_WORK)])
+        first, row_of = agreeing(layouts, len(layouts), (*_MOVES, *_WORK))
         few, held = layouts.take(first), stages.take(first)
-        one, moves = distinct([getattr(few, name) for name in _MOVES])
+        one, moves = agreeing(few, len(few), _MOVES)
         moving = local_parameters(model, workload, few.take(one), held.take(one))
         return cls(few, held, Shard.of(few, workload, cluster), row_of, moves, moving)
 

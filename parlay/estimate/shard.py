@@ -6,6 +6,7 @@ Millions of layouts share a few thousand of these rows, so a layer is priced onc
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class Shard:
 
     def sizes(self) -> tuple[Shard, NDArray[np.int64]]:
         """Return the rows that differ in more than what is recomputed and overlapped, and for each row which of them it is."""
-        first, row_of = distinct([np.asarray(getattr(self, name)).astype(np.int64) for name in _SIZES])
+        first, row_of = agreeing(self, len(self.tp), _SIZES)
         if len(first) == len(row_of):
             return self, row_of
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -99,7 +100,7 @@ class Shard:
     @classmethod
     def of(cls, layouts: Layouts, workload: Workload, cluster: Cluster) -> Shard:
         """Return the distinct rows of `layouts`."""
-        columns = [np.asarray(getattr(layouts, name)).astype(np.int64) for name in _FIELDS]
+        columns = [getattr(layouts, name).astype(np.int64) for name in _FIELDS]
         first, row_of = distinct(columns)
         rows = np.stack(columns)[:, first]
         value: dict[str, Any] = dict(zip(_FIELDS, rows, strict=True))
@@ -126,6 +127,11 @@ class Shard:
             row_of=row_of,
             key=(seq_len, domain, rows.tobytes()),
         )
+
+
+def agreeing(rows: Any, count: int, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return `distinct` of `count` rows as far as the named attributes go."""
+    return distinct([getattr(rows, name).astype(np.int64) for name in (names if count > 1 else names[:1])])
 
 
 def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parlay.estimate.inflight import in_flight
 from parlay.estimate.kept import Kept
 from parlay.estimate.shard import distinct
-from parlay.layouts.layout import Layouts
+from parlay.layouts.layout import Layouts, takes_all
 from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
 from parlay.layouts.vocabulary import SCHEDULES, Schedule
 from parlay.models.spec import ModelSpec
@@ -41,6 +41,8 @@ class Stages:
 
     def take(self, rows: NDArray[Any]) -> Stages:
         """Return the stages of some layouts."""
+        if takes_all(rows, len(self.row_of)):
+            return self
         return Stages(self.rows, self.kinds, self.row_of[rows])
 
     @cached_property

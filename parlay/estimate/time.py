@@ -214,9 +214,12 @@ def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tupl
     # over the scale-up link (Megatron's scatter-gather optimisation, arXiv:2104.04473, section 4.1).
     whole = ELEMENT * (shard.tokens * p.model.hidden)[row_of]
     sent = p.rates.collective("send_recv", whole / shard.tp[row_of], Group.of(2.0, axis_strides(layouts)["pp"], shard.domain))
-    parts = shard.tp_group
-    gathered = p.rates.collective("all_gather", whole, Group(parts.size[row_of], parts.local[row_of]))
-    each_way = sent.seconds + np.where(shard.sp[row_of] | (shard.tp[row_of] == 1), 0.0, gathered.seconds)
+    each_way = sent.seconds
+    apart = ~shard.sp[row_of] & (shard.tp[row_of] > 1)
+    if apart.any():
+        parts = shard.tp_group
+        gathered = p.rates.collective("all_gather", whole, Group(parts.size[row_of], parts.local[row_of]))
+        each_way = each_way + np.where(apart, gathered.seconds, 0.0)
     on = layouts.pp > 1
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:

@@ -113,6 +113,13 @@ def parse_layout(text: str, *, where: str = "layout") -> Layout:
     return validate(Layout, fields, where)
 
 
+def takes_all(index: Any, count: int) -> bool:
+    """Return whether `index` takes all of `count` rows as they stand."""
+    if len(index) != count or index.dtype == bool:
+        return False
+    return int(index[0]) == 0 if count == 1 else bool((index == np.arange(count)).all())
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layouts:
     """Many layouts as a struct of equally long arrays, one row a layout. Names are codes: see vocabulary.py."""
@@ -164,7 +171,7 @@ class Layouts:
 
     def take(self, index: Any) -> Layouts:
         """Return the rows of `index` (integers or a mask)."""
-        if len(index) == len(self) and index.dtype != bool and (index == np.arange(len(self))).all():
+        if takes_all(index, len(self)):
             return self
         fields = {f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self) if f.name != "order"}
         return Layouts(order=self.order, **fields)

@@ -48,16 +48,22 @@ class MeasuredDomain:
     curves: Mapping[str, Mapping[int, Curve]]
     plain: Domain
     scale: float = 1.0  # bytes/s of this link over those of the measured one
+    sizes: Mapping[str, tuple[list[int], Array]] = dataclasses.field(
+        init=False, repr=False, compare=False
+    )  # and their logarithms
+
+    def __post_init__(self) -> None:
+        sizes = {op: sorted(curves) for op, curves in self.curves.items()}
+        object.__setattr__(self, "sizes", {op: (n, np.log(np.array(n, dtype=np.float64))) for op, n in sizes.items()})
 
     def seconds(self, op: Collective, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
         """Return the seconds of a collective whose ranks all sit in one domain."""
         if op not in self.curves:
             return self.plain.seconds(op, nbytes, ranks)
         S, n = real(nbytes) / self.scale, real(ranks)
-        sizes = sorted(self.curves[op])
+        sizes, axis = self.sizes[op]
         wire = wire_factor(op, n) * S
         at = np.log(np.minimum(np.maximum(n, sizes[0]), sizes[-1]))
-        axis = np.log(np.array(sizes, dtype=np.float64))
         i = np.minimum(np.maximum(np.searchsorted(axis, at, side="right") - 1, 0), len(sizes) - 2)
         share = (at - axis[i]) / (axis[i + 1] - axis[i])
         logs: Array = np.zeros(np.broadcast_shapes(S.shape, n.shape))
@@ -70,7 +76,7 @@ class MeasuredDomain:
     def _at(self, op: Collective, size: int, S: Array, n: Array, wire: Array) -> Array:
         """Return the seconds by the curve of `size` ranks, stretched for groups that are larger than any measured one."""
         curve = self.curves[op][size]
-        if size != max(self.curves[op]):
+        if size != self.sizes[op][0][-1]:
             return curve.seconds(S)
         reduced = (op == "all_reduce") & (n >= self.plain.switch_ranks) & (size < self.plain.switch_ranks)
         stretched = wire / wire_factor(op, size) / np.where(reduced, self.plain.switch_gain, 1.0)
