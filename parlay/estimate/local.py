@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parlay.estimate.counts import layer_parts, mtp_extra, norm_parameters
+from parlay.estimate.counts import Part, layer_parts, mtp_extra, norm_parameters
+from parlay.estimate.kept import Kept
 from parlay.estimate.stages import Stages
 from parlay.formulas import parameters as formula
 from parlay.layouts.layout import Layouts
@@ -37,12 +38,15 @@ def padded_vocabulary(vocab: int, tensor_parallel: ArrayLike, workload: Workload
     return np.asarray(formula.padded_vocabulary(vocab, multiple, tensor_parallel))
 
 
+_PARTS: Kept[tuple[Part, ...]] = Kept()
+
+
 def layer_on_rank(model: ModelSpec, kind: LayerKind, layouts: Layouts) -> tuple[Array, Array]:
     """Return (dense, expert) parameters of one layer of `kind` on a rank, shape (layouts,)."""
     tp = layouts.tp.astype(np.float64)
     grid = (layouts.ep * layouts.etp).astype(np.float64)
     dense, expert = np.zeros(len(layouts)), np.zeros(len(layouts))
-    for part in layer_parts(model, kind):
+    for part in _PARTS.get((model, kind), lambda: layer_parts(model, kind)):
         if part.rule == "expert":
             expert = expert + part.count / grid
         elif part.rule == "kv" and isinstance(kind.mixer, GroupedAttention):

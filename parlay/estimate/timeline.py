@@ -7,6 +7,7 @@ operation, so that embedding, head, uneven splits and mixed layer kinds count wh
 from __future__ import annotations
 
 import dataclasses
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +43,18 @@ def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
     if m * per_micro_batch > MOST_OPERATIONS:
         rounds = max(STEADY, MOST_OPERATIONS // (per_micro_batch * layout.pp))
         shown = min(m, rounds * layout.pp + m % layout.pp)
-    schedule = build(name, layout.pp, shown, virtual=1 if name in V_SHAPED else layout.vpp)  # these have two by definition
+    schedule = _built(name, layout.pp, shown, 1 if name in V_SHAPED else layout.vpp)  # these have two by definition
     costs = _chunk_costs(time, model, layout, schedule)
     each_way = float(time.hops[0]) / (2 * (layout.pp - 1))
     exact = simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s + (m - shown) * busy
     bubble = np.array([max(exact - m * busy, 0.0)])
     return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble)
+
+
+@lru_cache(maxsize=8)
+def _built(name: str, stages: int, micro_batches: int, virtual: int) -> Schedule:
+    """Return the schedule of that name; its order does not depend on what its operations take."""
+    return build(name, stages, micro_batches, virtual=virtual)
 
 
 def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, schedule: Schedule) -> tuple[Array, Array, Array]:

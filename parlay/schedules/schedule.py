@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ LETTERS = "FBIW"
 MOST_OPERATIONS = 4_000_000  # a guard against typing errors; one operation takes about 100 bytes while it is timed
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Schedule:
     """The operations of every stage in the order the stage runs them, as flat arrays cut by `offset`.
 
@@ -74,7 +75,7 @@ class Schedule:
         """Pieces the model is cut into."""
         return int(self.device.shape[1])
 
-    @property
+    @cached_property
     def stage(self) -> Ints:
         """The stage that runs each operation."""
         return np.repeat(np.arange(self.stages), np.diff(self.offset))
@@ -102,6 +103,10 @@ class Schedule:
         """Return the operation each one receives its input from, or -1: the forward of the chunk before, the backward
         of the chunk behind. The first forward, the last chunk's backward and weight gradients need only their own stage.
         """
+        return self._waits
+
+    @cached_property
+    def _waits(self) -> Ints:
         table = self.index_of()
         gradient = np.where(table[INPUT] >= 0, table[INPUT], table[BACKWARD])
         out = np.full(len(self), -1, dtype=np.int64)
