@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from parlay.errors import UsageError
 from parlay.estimate.counts import flops_per_token
+from parlay.estimate.kept import Kept
 from parlay.estimate.memory import Memory, memory
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.record import Expected, expected, features_of
@@ -168,7 +169,10 @@ def estimate(
         first, *others = violations
         more = "".join(f"; also: {v.message}" for v in others)
         raise UsageError(first.message + more, where=f"layout {layout}", hint=first.hint)
-    return _estimate(model, cluster, workload, layout, rates or rates_for(cluster), arrays)
+    return _estimate(model, cluster, workload, layout, rates or _RATES.get((cluster,), lambda: rates_for(cluster)), arrays)
+
+
+_RATES: Kept[Rates] = Kept()
 
 
 def _estimate(

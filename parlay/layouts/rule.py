@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec, Moe
 Mask = NDArray[np.bool_]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Question:
     """What the rules judge against."""
 
@@ -26,14 +27,14 @@ class Question:
     workload: Workload
     gpus: int
 
-    @property
+    @cached_property
     def heads(self) -> tuple[int, ...]:
         """Return the distinct query-head counts of the model's softmax attentions."""
         return tuple(
             sorted({k.mixer.heads for k in self.model.kinds.values() if isinstance(k.mixer, GroupedAttention | LatentAttention)})
         )
 
-    @property
+    @cached_property
     def kv_heads(self) -> tuple[int, ...]:
         """Return the distinct key/value-head counts (MLA has as many as query heads once it is expanded)."""
         found = set()
@@ -44,7 +45,7 @@ class Question:
                 found.add(kind.mixer.heads)
         return tuple(sorted(found))
 
-    @property
+    @cached_property
     def experts(self) -> tuple[MoeMlp, ...]:
         """Return the distinct mixtures of experts of the model."""
         return tuple({k.mlp for k in self.model.kinds.values() if isinstance(k.mlp, MoeMlp)})
