@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,7 @@ class Shard:
 
     def recomputes(self, modules: frozenset[str]) -> Mask:
         """Return where any of `modules`, or everything, is recomputed in the backward pass."""
-        bits = sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})
-        return np.asarray((self.recompute & bits) != 0)
+        return np.asarray((self.recompute & _bits(modules)) != 0)
 
     def sizes(self) -> tuple[Shard, NDArray[np.int64]]:
         """Return the rows that differ in more than what is recomputed and overlapped, and for each row which of them it is."""
@@ -127,6 +127,12 @@ class Shard:
             row_of=row_of,
             key=(seq_len, domain, rows.tobytes()),
         )
+
+
+@lru_cache(maxsize=256)
+def _bits(modules: frozenset[str]) -> int:
+    """Return the bits of `modules` and of everything in a recompute choice."""
+    return sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})
 
 
 def agreeing(rows: Any, count: int, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

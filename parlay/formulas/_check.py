@@ -19,6 +19,8 @@ def real(name: str, value: ArrayLike, *, low: float, high: float = np.inf, open_
     if type(one) in (int, float) and (low < one if open_low else low <= one) and one <= high:  # type: ignore[operator]
         return value[()] if type(value) is np.ndarray else np.float64(one)  # type: ignore[arg-type]
     x = np.asarray(value, dtype=np.float64)
+    if x.size and (low < x.min() if open_low else low <= x.min()) and (high == np.inf or x.max() <= high):  # not so with a NaN
+        return x[()]
     inside = x > low if open_low else x >= low
     if high != np.inf:
         inside = inside & (x <= high)
