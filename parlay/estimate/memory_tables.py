@@ -12,13 +12,14 @@ from parlay.estimate.frameworks import Settings
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory_moments import LayerMemory, layer_memory
 from parlay.estimate.memory_weights import Matrix, distinct_elements, matrices
-from parlay.estimate.shard import Shard
+from parlay.estimate.shard import Shard, agreeing
 from parlay.estimate.stages import Stages
 from parlay.formulas.parameters import padded_vocabulary
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec, MoeMlp
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +83,7 @@ def _tables(model: ModelSpec, workload: Workload, settings: Settings, shard: Sha
     tables = {name: np.zeros((len(shard.tp), width)) for name in ("forward", "backward", "cached", "unit", "matrix")}
     grouped = np.zeros(width, dtype=bool)
     lowest = np.full_like(shard.tp, -np.inf)
+    cut = agreeing(shard, len(shard.tp), ("tp", "ep", "etp"))  # what the shapes of weights follow from
     for i, code in enumerate(codes):
         present = [k for j, k in enumerate(kinds) if code >> j & 1]
         head, embedding = bool(code >> len(kinds) & 1), bool(code >> (len(kinds) + 1) & 1)
@@ -98,7 +100,7 @@ def _tables(model: ModelSpec, workload: Workload, settings: Settings, shard: Sha
         for name, values in column.items():
             tables[name][:, i] = np.where(np.isfinite(values), values, 0.0)
         tables["cached"][:, i] = _cached(
-            model, settings, shard, [m for k in present for m in weights[k]], vocab if head else None
+            model, settings, shard, [m for k in present for m in weights[k]], vocab if head else None, cut
         )
         grouped[i] = any(isinstance(model.kinds[k].mlp, MoeMlp) for k in present)
     return Tables(
@@ -117,31 +119,38 @@ def _tables(model: ModelSpec, workload: Workload, settings: Settings, shard: Sha
     )
 
 
-def _cached(model: ModelSpec, settings: Settings, shard: Shard, present: list[Matrix], vocab: Array | None) -> Array:
-    """Return the elements of the stand-in gradients that a stage caches: distinct shapes of what the version caches."""
+def _cached(
+    model: ModelSpec, settings: Settings, shard: Shard, present: list[Matrix], vocab: Array | None, cut: tuple[Ints, Ints]
+) -> Array:
+    """Return the elements of the stand-in gradients that a stage caches: distinct shapes of what the version caches.
+
+    `cut` is the first of each of the distinct rows as far as weights go, and for each row which of them it is.
+    """
     linear, grouped, head = settings.caches
     grouped = grouped if settings.grouped_experts else linear
     shapes = [m for m in present if m.linear and (grouped if m.grouped else linear)]
     if head and vocab is not None:
         one = np.ones_like(shard.tp)
         shapes.append(Matrix("output layer", vocab / shard.tp, one * model.hidden, one))
-    return distinct_elements(shapes) if shapes else np.zeros_like(shard.tp)
+    first, row_of = cut
+    return distinct_elements([m.take(first) for m in shapes])[row_of] if shapes else np.zeros_like(shard.tp)
 
 
 def _patterns(model: ModelSpec, kinds: list[str], stages: Stages) -> tuple[list[int], NDArray[np.int64]]:
     """Return the combinations of layer kinds, head and embedding that occur, and which of them each stage has."""
-    code = np.zeros(stages.index.shape, dtype=np.int64)
+    rows = stages.rows
+    code = np.zeros(rows["index"].shape, dtype=np.int64)
     for j, kind in enumerate(kinds):
-        here = stages.layers[kind] > 0
+        here = stages.kinds[kind] > 0
         if kind == model.mtp_kind:
-            here = here | (stages.mtp > 0)
+            here = here | (rows["mtp"] > 0)
         code += here.astype(np.int64) << j
-    code += stages.head.astype(np.int64) << len(kinds)
-    code += stages.embedding.astype(np.int64) << (len(kinds) + 1)
+    code += rows["head"].astype(np.int64) << len(kinds)
+    code += rows["embedding"].astype(np.int64) << (len(kinds) + 1)
     if len(kinds) > 16:  # too many combinations for a dense lookup
         codes, pattern = np.unique(code, return_inverse=True)
-        return [int(c) for c in codes], pattern.reshape(code.shape)
+        return [int(c) for c in codes], pattern.reshape(code.shape)[stages.row_of]
     codes = np.flatnonzero(np.bincount(code.ravel()))
     place = np.zeros(int(codes[-1]) + 1, dtype=np.int64)
     place[codes] = np.arange(len(codes))
-    return [int(c) for c in codes], place[code]
+    return [int(c) for c in codes], place[code][stages.row_of]

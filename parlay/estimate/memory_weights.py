@@ -35,6 +35,10 @@ class Matrix:
         """Elements of one such matrix."""
         return self.rows * self.columns
 
+    def take(self, rows: NDArray[np.int64]) -> Matrix:
+        """Return the matrix at some rows of the Shard."""
+        return Matrix(self.name, self.rows[rows], self.columns[rows], self.count[rows], self.linear, self.grouped)
+
 
 def matrices(kind: LayerKind, hidden: int, shard: Shard) -> list[Matrix]:
     """Return the weight matrices of one layer of `kind`."""
