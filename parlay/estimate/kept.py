@@ -15,7 +15,7 @@ from parlay.estimate.shard import Shard
 T = TypeVar("T")
 
 MOST_ROWS = 8  # a search prices thousands of rows at once and none of them again
-MOST_ENTRIES = 512  # of some 20 kB each
+MOST_ENTRIES = 512  # all caches full of DeepSeek-V3 take 36 MB
 
 
 class Kept(Generic[T]):
