@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.communication import Transfer, layer_transfers
-from parlay.estimate.operators import Operator, Pricer, embedding_operators, head_operators, layer_operators
+from parlay.estimate.operators import FP8_PRECISIONS, Operator, Pricer, embedding_operators, head_operators, layer_operators
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
 
@@ -56,7 +56,37 @@ class Cost:
 
 
 def layer_costs(p: Pricer) -> dict[str, Cost]:
-    """Return the cost of one layer of each kind of the model."""
+    """Return the cost of one layer of each kind of the model.
+
+    Where some layers keep their products in bf16, each is the mean over all layers: they are taken to lie evenly.
+    """
+    kept = min(p.workload.bf16_layers, p.model.layer_count) / p.model.layer_count
+    narrow = _layer_costs(p)
+    if not kept or p.workload.precision not in FP8_PRECISIONS:
+        return narrow
+    wide = _layer_costs(dataclasses.replace(p, workload=p.workload.model_copy(update={"precision": "bf16"})))
+    return {name: _mean(cost, wide[name], kept) for name, cost in narrow.items()}
+
+
+def _mean(one: Cost, other: Cost, share: float) -> Cost:
+    """Return (1 - share) of one cost and `share` of the other."""
+
+    def table(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
+        return {key: (1 - share) * value + share * b[key] for key, value in a.items()}
+
+    return Cost(
+        forward=table(one.forward, other.forward),
+        backward=table(one.backward, other.backward),
+        weight=(1 - share) * one.weight + share * other.weight,
+        recompute=(1 - share) * one.recompute + share * other.recompute,
+        exposed_forward=table(one.exposed_forward, other.exposed_forward),
+        exposed_backward=table(one.exposed_backward, other.exposed_backward),
+        hidden=table(one.hidden, other.hidden),
+        sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
+    )
+
+
+def _layer_costs(p: Pricer) -> dict[str, Cost]:
     found = {}
     for name, kind in p.model.kinds.items():
         operators = layer_operators(p, kind)
@@ -82,12 +112,15 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     sources: dict[str, str] = {}
     weight, recompute, again, host = zero, zero, zero, zero
     selective = p.shard.recomputes(frozenset({"selective_ops"}))
+    tail = unread_tail(operators) if p.traits.early_stop else frozenset()
     for o in operators:
         forward[o.group] = forward[o.group] + o.forward
         backward[o.group] = backward[o.group] + o.dgrad + o.wgrad
         weight = weight + o.wgrad
-        whole = p.shard.recomputes(o.modules) & checkpointed
-        share = np.where(whole, 1.0, np.where(selective & checkpointed & (o.group != "attention core"), SELECTIVE_OPS_RERUN, 0.0))
+        reruns = checkpointed and o.name not in tail
+        whole = p.shard.recomputes(o.modules) & reruns
+        half = selective & reruns & (o.group != "attention core")
+        share = np.where(whole, 1.0, np.where(half, SELECTIVE_OPS_RERUN, 0.0))
         recompute = recompute + share * o.forward
         calls = 0.0 if captured(p, o) else o.launches
         again = again + share * calls
@@ -114,6 +147,21 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
     return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, sources)
+
+
+def unread_tail(operators: list[Operator]) -> frozenset[str]:
+    """Return the last operators of a layer whose outputs no backward reads: residual sums, and the product before them.
+
+    A product keeps its inputs, which are there before it runs. Whatever comes before it is needed.
+    """
+    names = []
+    for o in reversed(operators):
+        if not o.name.endswith(("residual", "down-projection")):
+            break
+        names.append(o.name)
+        if o.name.endswith("down-projection"):
+            break
+    return frozenset(names)
 
 
 CAPTURED = {

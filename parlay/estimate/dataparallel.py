@@ -61,12 +61,14 @@ def data_parallel(
     assert there is not None
     reduce = np.where(sharded, there.reduce, here.reduce)
     gather = np.where(sharded, there.gather, here.gather)
+    copies = np.where(sharded, there.copies, here.copies)
     terms = (
         Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=here.source),
         Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=here.source),
+        Term("step.exposed.dp_copies", "shard copies", copies, "s", source=there.copy_source),
     )
     optimizer = _optimizer(workload, settings, layouts, stages, rates, local)
-    return DataParallel(reduce + gather, np.where(sharded, there.hidden, here.hidden), terms, optimizer)
+    return DataParallel(reduce + gather + copies, np.where(sharded, there.hidden, here.hidden), terms, optimizer)
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
@@ -104,6 +106,8 @@ class _Traffic:
     gather: Array
     hidden: Array
     source: str
+    copies: Array | float = 0.0  # copies around the transfers
+    copy_source: str = "exact"
 
 
 def _slack(stages: Stages, per_micro_batch: Array) -> Array:
@@ -183,7 +187,12 @@ def _zero3(
     worst = np.argmax(exposed, axis=1)
     everything = (layers * (gather + back_gather + scatter) * rounds)[rows, worst]
     hidden = np.maximum(0.0, everything - exposed[rows, worst])
-    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, source)
+    around_gather, around_reduce = settings.shard_copies
+    held = movers.all_of(movers.local.dense + movers.local.expert)
+    passes = around_gather * np.where(reshard, 2.0, 1.0) + around_reduce
+    copied = rates.stream(held * passes, "copy")
+    copies = (np.where(held * passes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
+    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, source, copies, copied.source)
 
 
 def _layer_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:

@@ -25,6 +25,8 @@ Kernels = Literal["transformer-engine", "eager", "compiled"]
 BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP32: StateDtype = "fp32"
 MIB = float(1 << 20)
+GRADIENT_BYTES = 2.0  # of a bf16 gradient as the backward writes it, and of a gathered weight
+FSDP2_SINCE = "2024-03-01"  # torchtitan and what followed it shard by parameter; stacks of 2023 by flat tensor
 NO_BUCKETS = 1e18  # elements: everything in one piece
 
 # TransformerEngine 2.3 (May 2025) caches stand-in gradients of linear layers; Megatron its output layer's since commit
@@ -150,6 +152,7 @@ class Settings:
     optimizer: Optimizer
     bucket_elements: int | None
     assumptions: tuple[str, ...]
+    shard_copies: tuple[float, float] = (0.0, 0.0)  # bytes a parameter moves on the device around a gathering, a reduction
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
@@ -245,6 +248,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
+        shard_copies=_shard_copies(workload, BYTES[base.reduce]),
         grouped_experts=workload.moe_grouped is not False,
     )
 
@@ -279,6 +283,27 @@ def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
     if name == "fused":
         return FUSED
     return plain
+
+
+def _shard_copies(workload: Workload, reduce_bytes: float) -> tuple[float, float]:
+    """Return the bytes of device memory that a parameter moves around one gathering and around one reduction of a shard.
+
+    FSDP1 keeps a block in one flat tensor: nothing around a gathering; the backward of its views concatenates the
+    gradients (read, write), casts them to the reduction's type and divides them beforehand (torch/distributed/fsdp/
+    _flat_param.py, _runtime_utils.py). FSDP2 copies each parameter out of the gathered buffer and each gradient into the
+    reduction's (fully_shard/_fsdp_collectives.py: split_with_sizes_copy, chunk_cat). DeepSpeed's stage 3 concatenates the
+    gathered pieces, copies gradients into a bucket, concatenates them by rank and divides them (partition_parameters.py,
+    stage3.py, coalesced_collectives.py). XLA and Megatron's FSDP move nothing: their buffers hold the tensors themselves.
+    """
+    copy = 2 * GRADIENT_BYTES
+    if workload.shards_in_place:
+        return 0.0, 0.0
+    if workload.framework == "torchtitan":
+        cast = GRADIENT_BYTES + reduce_bytes
+        if workload.framework_date is not None and workload.framework_date < FSDP2_SINCE:
+            return 0.0, copy + (cast if reduce_bytes != GRADIENT_BYTES else 0.0) + 2 * reduce_bytes
+        return copy, cast
+    return (copy, 3 * copy) if workload.framework == "deepspeed" else (0.0, 0.0)
 
 
 def _step_bytes(who: Framework, base: Defaults, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:

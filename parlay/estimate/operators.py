@@ -35,6 +35,8 @@ FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4":
 # Host operators whose time one wait for the device costs a layer: what ran ahead is gone, so the queue must fill again. Layers
 # with the all-to-all dispatcher take 15 to 17 ms on x86 hosts of H100 however few their tokens (Moonlight, Qwen3-30B-A3B).
 HOST_WAIT_OPERATORS = 25.0
+# Host time of one plain PyTorch operator (5 to 10 us a call, its autograd node included) over a Transformer Engine module's.
+PLAIN_OPERATOR = 0.1
 # Share of a product's FLOP/s that chunked scans reach: Triton kernels with fp32 states, five passes. The seven Nemotron-H runs
 # on H100 leave about 3 ms a Mamba layer of 8,192 tokens for the scan, 25 times what its FLOPs take as plain products.
 SCAN_SHARE = 0.04
@@ -402,7 +404,7 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     # expert (one more read and write), which a fused dispatcher's kernel leaves in place.
     passes = 1 + 1 / m.top_k + (0.0 if flex else 2.0)
     moved = passes * ELEMENT * rows / s.etp * inner
-    wait = 0.0 if flex or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
+    wait = 0.0 if p.workload.moe_dispatcher == "hybridep" or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
     found += [
         p.stream(
             "permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=calls + wait
@@ -416,15 +418,33 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
         p.grouped("expert down-projection", rows, held, inner, width, moe),
         p.stream("unpermute", moved, "permute", moe, backward=1.0, group="experts", launches=calls),
     ]
-    if m.bias:  # an addition of its own after each grouped product: read and write; backward sums the gradients (a read)
-        biased = 2 * ELEMENT * rows * (branches * width + inner)
-        found.append(p.stream("expert biases", biased, "residual", moe, backward=0.5, group="experts", launches=2.0))
+    if m.bias:
+        found.append(_expert_biases(p, rows, held, inner, branches * width))
     if m.latent_width:
         found.append(p.gemm("latent up-projection", "experts", n, h, inner, moe))
     if m.shared_width:
         shared = DenseMlp(width=m.shared_width, gated=m.gated, activation=m.activation)
         found += _dense(p, shared, s.tokens, modules=("moe", "shared_experts"), prefix="shared expert")
     return found
+
+
+def _expert_biases(p: Pricer, rows: Array, held: Array, out: float, hidden: Array) -> Operator:
+    """Return the biases of an expert's two products.
+
+    The first one's is added by its product, and its gradient is a sum over the rows. Megatron-core scales the second one's
+    by the router's weight, expert after expert, in fp32: the outer product is written (4), added to the output (2 + 4 read,
+    4 written), the experts concatenated (4 + 4) and cast back (4 + 2). Its backward casts (2 + 4, 4 + 2), takes both
+    factors' gradients (12 each) and concatenates (4) (TEGroupedMLP._apply_bias, moe/experts.py). Elsewhere it is one
+    addition (2 read, 2 written) and a sum.
+    """
+    scaled = p.workload.framework == "megatron-core"
+    kind: Stream = "residual"
+    forward = p.rates.stream(rows * out * (28.0 if scaled else 4.0), kind)
+    backward = p.rates.stream(rows * out * (40.0 if scaled else 2.0) + ELEMENT * rows * hidden, kind)
+    launches = PLAIN_OPERATOR * (2.0 * held + 2.0) if scaled else 1.0
+    zero = np.zeros_like(forward.seconds)
+    modules = frozenset({"moe"})
+    return Operator("expert biases", "experts", forward.seconds, backward.seconds, zero, modules, launches, forward.source)
 
 
 def embedding_operators(p: Pricer) -> list[Operator]:

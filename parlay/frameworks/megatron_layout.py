@@ -197,9 +197,17 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,
         "gradient_accumulation_fusion": not args.on("--no-gradient-accumulation-fusion"),
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
-        **_experts(args), **_states(args), **graphs_of(args),
+        "bf16_layers": _bf16_layers(args), **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _bf16_layers(args: Given) -> int | None:
+    """Return how many layers at the ends keep bf16 products under fp8 or fp4; one at each end unless told otherwise."""
+    start, end = args.whole("--num-layers-at-start-in-bf16"), args.whole("--num-layers-at-end-in-bf16")
+    if not args.on("--first-last-layers-bf16"):
+        return None
+    return (1 if start is None else start) + (1 if end is None else end)
 
 
 def precision_of(args: Given) -> str:

@@ -34,6 +34,7 @@ class Workload(Spec):
     cross_entropy: CrossEntropy | None = None
     vocab_multiple: Annotated[int, Field(gt=0, le=1 << 20)] | None = None  # the vocabulary is padded to this x tp
     fp8_weights: bool | None = None  # weights kept only in fp8 (fp8 primary weights, fp8 all-gather)
+    bf16_layers: Annotated[int, Field(ge=0, le=1 << 20)] = 0  # layers whose products stay in bf16 beside fp8 or fp4 ones
     dropout: float = Field(default=0.0, ge=0, lt=1)
     moe_imbalance: float = Field(default=1.0, ge=1, le=1000)  # busiest rank's routed tokens over the mean
     moe_capacity_factor: float | None = Field(default=None, gt=0, le=1000)  # None = dropless
@@ -41,6 +42,7 @@ class Workload(Spec):
     overlap_param_gather: bool | None = None
     overlap_p2p: bool | None = None
     reshard_after_forward: bool | None = None  # FSDP: free a block's gathered weights after its forward
+    shards_in_place: bool | None = None  # FSDP gathers into and reduces from the tensors themselves: no copies on the device
     cuda_graphs: bool | None = None  # whole layers or the whole iteration are captured
     cuda_graph_modules: tuple[GraphModule, ...] = ()  # captured parts where whole layers are not
     moe_dispatcher: Dispatcher | None = None  # None = all-to-all

@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike
 from parlay.hardware.spec import Cluster, Device
 from parlay.rates.curves import Curve, MeasuredDomain
 from parlay.rates.datasheet import (
-    ATTENTION_BACKWARD_SHARE,
     GROUP_S,
     GROUPED_FLOPS_SHARE,
     GROUPED_PADDING_ROWS,
     DatasheetRates,
+    backward_share,
     datasheet_rates,
 )
 from parlay.rates.in_step import Factors, factor_of
@@ -371,10 +371,12 @@ def _attention(data: Mapping[str, Any], device: Device) -> tuple[Attention, Atte
             fixed_s=block["fixed_s"],
         )
 
+    # A cooler relative clocks attention down as it does products; the measured device's own tables hold what it keeps.
+    flops *= clock_factor(data, device, "bf16") / data.get("sustained", {}).get("factors", {}).get("bf16", 1.0)
     tables = data["attention"]
     if "backward" in tables:
         return kernel(tables["forward"]), kernel(tables["backward"])
-    return kernel(tables["forward"]), kernel(tables["forward"], ATTENTION_BACKWARD_SHARE)
+    return kernel(tables["forward"]), kernel(tables["forward"], backward_share(device))
 
 
 def _network(data: Mapping[str, Any], plain: Network, cluster: Cluster) -> tuple[Network, bool]:
@@ -405,7 +407,7 @@ def _about(data: Mapping[str, Any], device: Device, own: bool, measured: bool, s
     if "backward" in data["attention"]:
         out["attention backward"] = line(data["attention"]["backward"])
     else:
-        out["attention backward"] = f"default: {ATTENTION_BACKWARD_SHARE} of the forward FLOP/s ({head} forward)"
+        out["attention backward"] = f"default: {backward_share(device)} of the forward FLOP/s ({head} forward)"
     if "fused" in data.get("grouped", {}):
         out["grouped_gemm"] = line(data["grouped"]["fused"])
     if "launched" in data.get("grouped", {}):

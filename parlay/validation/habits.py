@@ -29,6 +29,7 @@ class Habit:
     cp_kind: CpKind = "zigzag"
     dropout: float = 0.0
     recompute: tuple[str, ...] = ()
+    in_place: bool | None = None  # shards are gathered into and reduced from the tensors themselves
     remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
     said: str = ""
 
@@ -53,7 +54,7 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
           said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
     Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
-    Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True,
+    Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
     Habit(r"nanotron", "deepspeed", "2024-08-31", 1, "fp32", "unfused", False, compiled=False,
           said="nanotron: layers of single PyTorch operations, ZeRO 1, fp32 gradients, sequence parallel with tp (its benchmark's configuration)"),
@@ -64,6 +65,10 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"deepspeed zero-\d \+ liger", "deepspeed", "2026-03-31", 3, "bf16", "chunked", True),
     Habit(r"deepspeed", "deepspeed", "2022-07-31", 3, "bf16", "unfused", True),
 )  # fmt: skip
+
+# Layers that a recipe keeps in bf16 beside narrower ones, by framework, model and precision: Megatron-Bridge's
+# nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).
+BF16_LAYERS = {("megatron-bridge", "nemotron-3-super", "nvfp4"): 14}
 
 # The README revisions of NVIDIA/dgxc-benchmarking name their containers: nemo:24.09, 24.12, 25.04 and 25.07.
 REVISIONS = {"143b90dd": "2024-09-30", "0b71cfda": "2024-12-31", "1f6d9f40": "2025-04-30", "8f5cbb37": "2025-07-31"}

@@ -18,7 +18,7 @@ from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import Habit, era_of, habit_of
+from parlay.validation.habits import BF16_LAYERS, Habit, era_of, habit_of
 from parlay.validation.runs import Run
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -222,6 +222,8 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "moment_dtype": moment,
         "cross_entropy": words.loss_of(run.setting("loss_fusion")) or _loss_in_notes(note) or habit.loss,
         "vocab_multiple": multiple,
+        "bf16_layers": _bf16_layers(run, model, precision, said),
+        "shards_in_place": habit.in_place,
         "dropout": habit.dropout,
         "moe_capacity_factor": words.capacity_of(routing),
         "overlap_grad_reduce": _overlap(run, "dp_overlap_grad", "overlap-grad-reduce", habit),
@@ -241,6 +243,14 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     if words.switch_of(run.setting("dp_overlap_grad")) is None and habit.overlap is not None and not note:
         said.append(f"gradient reduction {'overlapped' if habit.overlap else 'after the last backward'} (not printed)")
     return validate(Workload, fields, run.id), model
+
+
+def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) -> int:
+    """Return the layers that a recipe of this framework keeps in bf16 for this model."""
+    kept = BF16_LAYERS.get((run.framework.lower(), model.id, precision), 0)
+    if kept:
+        said.append(f"{kept} layers keep bf16 products (the recipe's default)")
+    return kept
 
 
 def _kernel_in_notes(run: Run) -> str | None:

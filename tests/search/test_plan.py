@@ -80,7 +80,10 @@ def test_the_plan_is_what_trying_every_layout_finds(name, gpus, workload, space)
         assert row.estimate.step_s == pytest.approx(step, rel=0.1)
     assert {grid_of(r.estimate.layout) for r in found.rows} >= set(first[:10])
     front = [(s, m) for s, m, _ in fitting if not any(a <= s and b <= m and (a < s or b < m) for a, b, _ in fitting)]
-    np.testing.assert_allclose([(x.step_s, x.peak_bytes) for x in found.pareto], sorted(set(front)), rtol=1e-12)
+    points = [(x.step_s, x.peak_bytes) for x in found.pareto]
+    # Layouts priced together and alone may differ in the last digit, so of two that tie either may stand.
+    assert all(any(p == pytest.approx(q, rel=1e-12) for q in front) for p in points)
+    assert all(any(s <= t * (1 + 1e-12) and m <= n * (1 + 1e-12) for s, m in points) for t, n in front)
 
 
 @pytest.mark.parametrize(("name", "gpus", "workload", "space"), QUESTIONS)
