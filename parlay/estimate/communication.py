@@ -72,7 +72,8 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     backward_sp = gather.seconds + np.maximum(0.0, gather.seconds - up.dgrad) + np.maximum(0.0, scatter.seconds - up.wgrad)
     whole_sp = forward_sp + 2 * gather.seconds + scatter.seconds
     forward = np.where(s.sp, forward_sp, reduce.seconds)
-    backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - up.wgrad))
+    beside = up.wgrad if p.traits.async_reduce else 0.0
+    backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - beside))
     whole = np.where(s.sp, whole_sp, 2 * reduce.seconds)
     # With userbuffers each collective is cut in pieces that run beside its GEMM; one piece stays in front of it.
     piece_f = forward / TP_OVERLAP_CHUNKS + np.maximum(0.0, forward * (1 - 1 / TP_OVERLAP_CHUNKS) - up.forward - down.forward)

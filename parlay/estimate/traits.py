@@ -50,6 +50,11 @@ GRACE_FACTOR = 2.0  # Arm cores of Grace against those x86 hosts, from the same 
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
 
 
+# Megatron-LM reduces the input gradient of a column-parallel product beside its weight gradient since the end of 2021 (asynchronous
+# tensor-parallel all-reduce, in release 3.0); Megatron-DeepSpeed forked before that and followed in 2023.
+ASYNC_REDUCE_SINCE = {"megatron-core": "2021-10-31", "deepspeed": "2023-06-30"}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
     """Traffic of small operations over a fused kernel's, slow-down of attention over the tuned kernel's, host seconds."""
@@ -63,6 +68,7 @@ class Traits:
     cross_entropy: float = 1.0
     attention_forward: float = 1.0
     attention_backward: float = 1.0
+    async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
     early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again
 
 
@@ -87,6 +93,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         else 1.0,
         attention_forward=forward * older,
         attention_backward=backward * older,
+        async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
         early_stop=_early_stop(workload),
     )
 

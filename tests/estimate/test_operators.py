@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
 from parlay.estimate.operators import HOST_WAIT_OPERATORS, Pricer, attention_share, layer_operators
 from parlay.estimate.shard import Shard
@@ -242,3 +243,23 @@ def test_layers_kept_in_bf16_are_priced_as_such_one_by_one():
     assert total(400) == total(4)
     assert total(0) < 0.8 * total(4)
     assert total(3, "bf16") == total(0, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("framework", "date", "beside"),
+    [
+        ("deepspeed", "2022-03-31", False),
+        ("deepspeed", "2024-03-31", True),
+        ("megatron-core", "2021-04-30", False),
+        ("megatron-core", "2022-05-31", True),
+        ("megatron-core", None, True),
+    ],
+)
+def test_backward_all_reduces_run_beside_the_weight_gradient_since_the_framework_can(framework, date, beside):
+    work = Workload(seq_len=SEQ, framework=framework, framework_date=date)
+    pricer, operators = operators_of(dense(), work, tp=8, sp=False, dp=1)
+    found = [t for t in layer_transfers(pricer, dense().kinds["a"], list(operators.values())) if t.axis == "tp"]
+    one = float(found[0].forward[0])  # the forward's all-reduce, the size of the backward's
+    for transfer, up in zip(found, ("qkv projection", "mlp up-projection"), strict=True):
+        shown = max(0.0, one - float(operators[up].wgrad[0])) if beside else one
+        assert float(transfer.backward[0]) == pytest.approx(shown, rel=1e-12)
