@@ -37,6 +37,12 @@ HEAD_CACHE_SINCE = date(2025, 8, 1)
 GROUPED_CACHE_SINCE = date(2025, 10, 27)
 TE_LOSS_SEPARATE_SINCE = date(2026, 7, 9)
 
+# PyTorch's own cuBLAS workspace: 2 x 4 MiB + 8 x 16 KiB, 32 MiB on Hopper (pull request 91564), since PyTorch 2.12 of May 2026
+# on Blackwell as well (pull request 175344); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 32 MiB everywhere.
+TORCH_WORKSPACE_MIB = 8.125
+TORCH_LARGE_WORKSPACE_MIB = 32.0
+BLACKWELL_WORKSPACE_SINCE = date(2026, 5, 13)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LossBytes:
@@ -135,6 +141,7 @@ class Settings:
     master_bytes: float
     moment_bytes: float  # of one moment
     step_bytes: float  # what exists during the optimizer step only
+    left_bytes: float  # of those, what is freed only when the next step begins
     reduce_bytes: float
     loss: LossBytes
     vocab_multiple: int
@@ -231,6 +238,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         master_bytes=0.0 if own_master or master == "bf16" else BYTES[master],
         moment_bytes=BYTES[moment],
         step_bytes=_step_bytes(who, base, grad, master, moment),
+        left_bytes=_gradient_copies(who, grad, master, moment),
         reduce_bytes=BYTES[base.reduce],
         loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
         vocab_multiple=vocab,
@@ -244,7 +252,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         weight_copies=recipe.copies(capability) if recipe and who == "megatron-core" else 0.0,
         quantised_only=bool(workload.fp8_weights) and recipe is not None,
         te_workspace_bytes=(32 if capability >= 9.0 else 4) * MIB if kernels == "transformer-engine" else 0.0,
-        torch_workspace_bytes=(32 if capability == 9.0 or workload.deterministic else 8.125) * MIB,  # CUBLAS_WORKSPACE_CONFIG
+        torch_workspace_bytes=_torch_workspace(capability, workload, day) * MIB,
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
@@ -271,6 +279,12 @@ def _fusion(workload: Workload, base: Defaults, day: date) -> tuple[bool, tuple[
         cached and day >= GROUPED_CACHE_SINCE,
         cached and day >= HEAD_CACHE_SINCE,
     )
+
+
+def _torch_workspace(capability: float, workload: Workload, day: date) -> float:
+    """Return the MiB of the workspace that PyTorch gives each matmul handle."""
+    large = 9.0 <= capability < 10.0 or (capability >= 10.0 and day >= BLACKWELL_WORKSPACE_SINCE)
+    return TORCH_LARGE_WORKSPACE_MIB if large or workload.deterministic else TORCH_WORKSPACE_MIB
 
 
 def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
@@ -310,11 +324,17 @@ def _step_bytes(who: Framework, base: Defaults, grad: StateDtype, master: StateD
     """Return the bytes a parameter of what exists during the step only: fp32 copies of gradients and of scaled moments."""
     if who != "megatron-core":
         return base.step_bytes if BYTES[grad] < 4 else 0.0
-    # distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are.
-    precision_aware = master != "fp32" or moment != "fp32"
-    copies = 4.0 if BYTES[grad] < 4 and not precision_aware else 0.0
     scaled = 8.0 if moment in ("fp16", "fp8") else 0.0  # fused_adam.py:283-345 unscales every state before the kernel
-    return copies + scaled
+    return _gradient_copies(who, grad, master, moment) + scaled
+
+
+def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
+    """Return the bytes a parameter of Megatron's fp32 copies of its gradient shards, which live until the next step zeroes them.
+
+    distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are.
+    """
+    precision_aware = master != "fp32" or moment != "fp32"
+    return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not precision_aware else 0.0
 
 
 def _overlap(what: str, default: bool) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import local_parameters
-from parlay.estimate.memory_buffers import caches, gathered, outside
+from parlay.estimate.memory_buffers import caches, gathered, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import static_state
@@ -66,11 +66,9 @@ def memory(
 ) -> Memory:
     """Return the memory of every stage of every layout; `settings` replaces what `workload` resolves to.
 
-    Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): with interleaved stages Megatron keeps
-    16 to 20 tensors of hidden x tokens after a step (1 to 1.25 GiB in a 7B model), cause unknown; runs with
-    CUBLAS_WORKSPACE_CONFIG=:4096:8 (deterministic ones) hold 32 MiB a matmul handle on every device; buffers of the
-    DeepEP and HybridEP dispatchers; stores that CUDA graphs keep apart; and a router's real imbalance beyond the
-    workload's `moe_imbalance`.
+    Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): four further tensors of hidden x tokens
+    that some pipelines of Megatron keep after a step, cause unknown; buffers of the DeepEP and HybridEP dispatchers; stores
+    that CUDA graphs keep apart; and a router's real imbalance beyond the workload's `moe_imbalance`.
     """
     settings = settings or resolve(workload, cluster.device)
     shard = Shard.of(layouts, workload, cluster)
@@ -103,7 +101,7 @@ def memory(
         reserved=real(allocated.value + reserve.value),
         total=real(tree.value),
         static=real(state.term.value),
-        after_step=real(state.term.value + cached.value + always),
+        after_step=real(state.term.value + cached.value + always + state.left + left_inputs(settings, layouts, stages, tables)),
         event=top.event,
         limit_bytes=float(cluster.device.memory.allocatable.value),
         assumptions=_assumptions(settings, workload, model),

@@ -26,6 +26,7 @@ CHANNELS = 16.0  # NCCL channels of a communicator: 16 to 24 are usual; the lowe
 SWITCH_CHANNELS = {9: 16.0, 10: 24.0}  # NVLS channels by compute capability (NCCL src/transport/nvls.cc:414-434)
 SWITCH_RANKS = 3.0  # NVLS is used from this many ranks of one NVLink domain on
 USERBUFFERS = 9.0  # one for each overlapped product: 8 to 10 (TransformerEngine module/base.py:340-420)
+TE_OVERLAP_STREAMS = 3.0  # a workspace of its own, of three, for products that overlap (TransformerEngine cpp_extensions/gemm.py)
 TE_GROUPED_STREAMS = 4.0  # further workspaces once a grouped product ran (TransformerEngine cpp_extensions/gemm.py:37-67)
 ROTARY_BYTES = 4.0  # fp32 table
 PREFETCH_ELEMENTS = 5e8  # Megatron-FSDP gathers at least this many elements ahead (megatron_fsdp.py:415-444)
@@ -45,7 +46,8 @@ def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stage
                  formula="buffers.weight_gradient_cache", inputs={"elements": elements})
         )  # fmt: skip
     streams = TE_GROUPED_STREAMS if settings.grouped_experts else 0.0
-    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0)
+    overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), TE_OVERLAP_STREAMS, 0.0))
+    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0) + overlapped
     how: dict[str, Any] = {
         "te_bytes": settings.te_workspace_bytes,
         "te_streams": te_streams,
@@ -76,6 +78,17 @@ def _last_stage(model: ModelSpec, layouts: Layouts, stages: Stages, tables: Tabl
         Term("memory.caches.gathered", "gathered input of the output layer", whole * head, formula="activations.token_tensors"),
         Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors"),
     ]
+
+
+def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Array:
+    """Return what a pipeline leaves allocated between two steps, beside what `caches` counts: every chunk still names the last
+    input it received, and the input its gradient (Megatron-LM transformer_block.py, set_input_tensor; schedules.py, where
+    received tensors retain their gradients)."""
+    if settings.kernels != "transformer-engine":
+        return np.zeros(stages.index.shape)
+    part = tables.row(np.asarray(act.token_tensors(tables.shard.local_tokens, tables.hidden)))
+    named = 2.0 * (stages.chunks - stages.embedding) - stages.head  # the last stage's gradient is among the caches
+    return np.asarray(np.where((layouts.pp > 1)[:, None], named, 0.0) * part)
 
 
 def _rotary_dim(model: ModelSpec) -> int:
@@ -113,14 +126,15 @@ def _sharded(
 ) -> tuple[Array, Array, Array]:
     """Return `gathered` for layouts at ZeRO stage 3: `unit` the largest block, `mine` the stage's parameters."""
     if settings.framework == "deepspeed":
-        live = buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit
+        live = np.minimum(buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit, 2.0 * mine)
         return np.zeros(mine.shape), np.asarray(live), np.asarray(live)
     ahead = np.asarray(buffers.unsharded_forward(unit, shards=shards))
     behind = np.asarray(buffers.unsharded_backward(unit, reduce_bytes=settings.reduce_bytes))
     if settings.framework == "megatron-core":
         prefetch = buffers.bucket_bytes(mine, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
         queue = buffers.bucket_bytes(mine, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes)
-        ahead, behind = 2.0 * unit + prefetch, 2.0 * unit + prefetch + queue
+        ahead = np.minimum(2.0 * unit + prefetch + root, 2.0 * mine)  # never more than there are
+        behind, root = ahead + queue, 0.0 * root  # and none between two steps
     reshard = settings.reshard_after_forward
     # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
     # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).

@@ -192,6 +192,7 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "gradient_dtype": gradient_of(args), "cross_entropy": ("te" if te else "fused") if fused else "unfused",
         "vocab_multiple": args.whole("--make-vocab-size-divisible-by", least=1) or VOCABULARY_MULTIPLE,
         "fp8_weights": args.on("--fp8-param-gather") or None,
+        "fp8_activation_inputs": args.on("--activation-func-fp8-input-store") or None,
         "dropout": HIDDEN_DROPOUT if dropout is None else dropout,
         "overlap_grad_reduce": args.on("--overlap-grad-reduce"), "overlap_param_gather": args.on("--overlap-param-gather"),
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,

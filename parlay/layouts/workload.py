@@ -35,6 +35,7 @@ class Workload(Spec):
     vocab_multiple: Annotated[int, Field(gt=0, le=1 << 20)] | None = None  # the vocabulary is padded to this x tp
     fp8_weights: bool | None = None  # weights kept only in fp8 (fp8 primary weights, fp8 all-gather)
     bf16_layers: Annotated[int, Field(ge=0, le=1 << 20)] = 0  # layers whose products stay in bf16 beside fp8 or fp4 ones
+    fp8_activation_inputs: bool | None = None  # activation functions keep their inputs in fp8 and run again in the backward pass
     dropout: float = Field(default=0.0, ge=0, lt=1)
     moe_imbalance: float = Field(default=1.0, ge=1, le=1000)  # busiest rank's routed tokens over the mean
     moe_capacity_factor: float | None = Field(default=None, gt=0, le=1000)  # None = dropless

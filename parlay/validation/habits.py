@@ -50,6 +50,9 @@ HABITS: tuple[Habit, ...] = (
           recompute=("full",), said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
     Habit(r"megatron-lm \(flagperf\)", "megatron-core", "2024-06-30", 1, "fp32", "unfused", False),
     Habit(r"megascale|hai-llm|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
+    # "dense CP long-seq a2a" (docs/b200/b200_release_v1.2_summary.md); its TransformerEngine 2.11 is of January 2026
+    Habit(r"megatron-lm 23e00ed", "megatron-core", "2026-01-31", 1, "fp32", "unfused", False, cp_kind="ulysses",
+          said="SimuMax's runs: a split sequence is exchanged by all-to-all (its summary says so)"),
     Habit(r"megatron-lm", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
     Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
           said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
