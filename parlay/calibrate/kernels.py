@@ -21,6 +21,8 @@ SUSTAINED_SIDE = {"cuda": 8192, "cpu": 1024}
 # A B200's clock falls from 1965 to 1580 MHz about 5 ms into a load (flashinfer pull 2899).
 BURST_S, SUSTAINED_S, REST_S = 5e-3, 2.0, 1.0
 
+NO_HOST_LINK = "not measurable: a CPU computes in its host's own memory, so there is no host link (needs a GPU)"
+
 Call = Callable[[], Any]
 
 
@@ -180,6 +182,17 @@ def _optimizer(engine: Engine, n: int, dtype: str) -> Call:
         p.grad = torch.randn_like(p)
     optimizer = torch.optim.AdamW(parts, lr=1e-6, fused=True)
     return lambda: optimizer.step()
+
+
+def host_calls(engine: Engine, task: Task) -> list[Call]:
+    """Return a copy between the device and pinned memory of its host, queued without waiting, as offloading does it."""
+    if not engine.cuda:
+        raise PointError(NO_HOST_LINK)
+    torch, n = engine.torch, int(task["bytes"])
+    host = torch.randint(256, (n,), dtype=torch.uint8).pin_memory()
+    device = host.to(engine.device)
+    source, target = (device, host) if task["direction"] == "to_host" else (host, device)
+    return [lambda: target.copy_(source, non_blocking=True)]
 
 
 def sustained(engine: Engine, dtype: str) -> Sustained:

@@ -41,6 +41,8 @@ ANCHORS_NK = (
 )
 SMALLEST_BYTES, LARGEST_BYTES = 1 << 10, 1 << 30
 DENSE_BYTES = (1 << 20, 1 << 28)  # here sizes are two apart, elsewhere four
+HOST_BYTES = tuple(1 << i for i in (16, 20, 24, 28))  # of copies between device and host: latency to bandwidth
+HOST_DIRECTIONS = ("to_host", "to_device")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
@@ -48,7 +50,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 class Task:
     """One point to measure."""
 
-    kind: str  # launch, gemm, grouped_gemm, attention, stream, link, overlap
+    kind: str  # launch, gemm, grouped_gemm, sustained, attention, stream, host_copy, link, overlap
     key: str
     shape: tuple[tuple[str, int | str | bool], ...]
 
@@ -151,6 +153,11 @@ def stream_tasks(elements: Sequence[int], optimizer_dtype: str) -> list[Task]:
     return out + [task("stream", op="optimizer", direction="step", elements=n, dtype=optimizer_dtype) for n in elements]
 
 
+def host_tasks() -> list[Task]:
+    """Return copies from the device to its host and back, the largest first."""
+    return [task("host_copy", direction=d, bytes=size) for d in HOST_DIRECTIONS for size in reversed(HOST_BYTES)]
+
+
 def done_keys(calibration: Calibration) -> set[str]:
     """Return the keys of the points that a file already holds, so that a resumed run leaves them out."""
     out: set[str] = set()
@@ -162,6 +169,7 @@ def done_keys(calibration: Calibration) -> set[str]:
         out.add(task("grouped_gemm", dtype=x.dtype, rows=x.rows, groups=x.groups, n=x.n, k=x.k).key)
     for s in calibration.memory:
         out.add(stream_key(s.op, s.direction, s.bytes, s.dtype))
+    out |= {task("host_copy", direction=h.direction, bytes=h.bytes).key for h in calibration.host_copies}
     for link in calibration.links:
         place = Place(link.level, link.n, link.local, link.groups_active)
         out |= {_link(link.op, place, p.bytes).key for p in link.points}

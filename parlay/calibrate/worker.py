@@ -18,13 +18,13 @@ from parlay.calibrate.launch import Job
 from parlay.calibrate.links import groups_of, link_call, overlap
 from parlay.calibrate.shapes import shapes_of
 from parlay.calibrate.state import State, begin
-from parlay.calibrate.tasks import Task, anchors, done_keys, gemm_tasks, link_tasks, stream_tasks, task
+from parlay.calibrate.tasks import Task, anchors, done_keys, gemm_tasks, host_tasks, link_tasks, stream_tasks, task
 from parlay.errors import AnswerIsNoError, ParlayError, UsageError
 from parlay.hardware.spec import Cluster
 from parlay.models.spec import ModelSpec
 from parlay.rates.calibration_file import Calibration, Method
 
-PARTS = ("launch", "gemm", "attention", "memory", "links", "overlap")
+PARTS = ("launch", "gemm", "attention", "memory", "host", "links", "overlap")
 POINT_S = 0.4  # seconds of samples a point, where no budget says less
 OVERHEAD = 0.5  # share of a budget that samples may take; the rest goes to operands, warm-up and agreement
 LARGEST_SIDE = {"cuda": 16384, "cpu": 2048}  # of an anchor product
@@ -161,6 +161,10 @@ class _Run:
             out += _attention(shapes.cores if shapes else (), kind)
         if "memory" in s.parts:
             out += stream_tasks(STREAM_ELEMENTS[kind], s.optimizer_dtype)
+        if "host" in s.parts and e.cuda:
+            out += host_tasks()
+        elif "host" in s.parts:
+            skipped.append(("host copies", kernels.NO_HOST_LINK))
         world = e.job.world
         if world == 1:
             skipped.append(("links and overlap", "one rank: start one a GPU with torchrun, srun or mpirun"))
@@ -252,7 +256,7 @@ class _Run:
             return kernels.gemm_calls(self.engine, task("gemm", dtype=t["dtype"], m=128, n=128, k=128, layout="TN"))[0]()
         makers = {
             "gemm": kernels.gemm_calls, "grouped_gemm": kernels.grouped_calls, "attention": kernels.attention_calls,
-            "stream": kernels.stream_calls, "link": link_call,
+            "stream": kernels.stream_calls, "host_copy": kernels.host_calls, "link": link_call,
         }  # fmt: skip
         return makers[t.kind](self.engine, t)
 

@@ -17,7 +17,7 @@ from parlay.cli import flags, output
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `parlay calibrate` wrote.")]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")]
 PROGRESS_S = 10.0  # seconds between lines of progress where there is no terminal
-PARTS_HELP = "What to measure, joined by commas: launch, gemm, attention, memory, links, overlap. [default: all]"
+PARTS_HELP = "What to measure, joined by commas: launch, gemm, attention, memory, host, links, overlap. [default: all]"
 OPS_HELP = "Collectives, joined by commas. [default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,send_recv]"
 
 

@@ -42,17 +42,19 @@ class Cost:
     exposed_forward: dict[str, Array]
     exposed_backward: dict[str, Array]
     hidden: dict[str, Array]
+    lost_forward: Array  # seconds that compute and transfers lose to each other
+    lost_backward: Array
     sources: dict[str, str]
 
     @property
     def forward_s(self) -> Array:
-        """Seconds of the whole forward, exposed transfers included."""
-        return np.asarray(sum(self.forward.values()) + sum(self.exposed_forward.values()))
+        """Seconds of the whole forward, exposed transfers and what is lost to overlap included."""
+        return np.asarray(sum(self.forward.values()) + sum(self.exposed_forward.values()) + self.lost_forward)
 
     @property
     def backward_s(self) -> Array:
-        """Seconds of the whole backward: both gradients, recompute and exposed transfers."""
-        return np.asarray(sum(self.backward.values()) + sum(self.exposed_backward.values()) + self.recompute)
+        """Seconds of the whole backward: both gradients, recompute, exposed transfers and what is lost to overlap."""
+        return np.asarray(sum(self.backward.values()) + sum(self.exposed_backward.values()) + self.lost_backward + self.recompute)
 
 
 def layer_costs(p: Pricer) -> dict[str, Cost]:
@@ -82,6 +84,8 @@ def _mean(one: Cost, other: Cost, share: float) -> Cost:
         exposed_forward=table(one.exposed_forward, other.exposed_forward),
         exposed_backward=table(one.exposed_backward, other.exposed_backward),
         hidden=table(one.hidden, other.hidden),
+        lost_forward=(1 - share) * one.lost_forward + share * other.lost_forward,
+        lost_backward=(1 - share) * one.lost_backward + share * other.lost_backward,
         sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
     )
 
@@ -129,11 +133,13 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     exposed_f = dict.fromkeys(AXES, zero)
     exposed_b = dict.fromkeys(AXES, zero)
     hidden = dict.fromkeys(AXES, zero)
+    lost_f, lost_b = zero, zero
     for t in transfers:
         exposed_f[t.axis] = exposed_f[t.axis] + t.forward
         exposed_b[t.axis] = exposed_b[t.axis] + t.backward
         hidden[t.axis] = hidden[t.axis] + t.hidden
-        recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward, 0.0)
+        lost_f, lost_b = lost_f + t.lost_forward, lost_b + t.lost_backward
+        recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward + t.lost_forward, 0.0)
         runs = TRANSFER_OPERATORS * (t.forward + t.backward + t.hidden > 0)
         host = host + runs
         again = again + np.where(p.shard.recomputes(t.modules), runs, 0.0)
@@ -141,12 +147,12 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     if not p.workload.cuda_graphs:
         # Kernels that are over before the host has launched the next one: the block takes the host's time instead.
         each = max(p.traits.host_operator_s, float(p.rates.launch().seconds))
-        busy_f = sum(forward.values()) + sum(exposed_f.values())
-        busy_b = sum(backward.values()) + sum(exposed_b.values()) + recompute
+        busy_f = sum(forward.values()) + sum(exposed_f.values()) + lost_f
+        busy_b = sum(backward.values()) + sum(exposed_b.values()) + lost_b + recompute
         forward["launch gaps"] = np.maximum(0.0, host * each - busy_f)
         backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
-    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, sources)
+    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, sources)
 
 
 def unread_tail(operators: list[Operator]) -> frozenset[str]:

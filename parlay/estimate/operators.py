@@ -11,6 +11,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parlay.estimate.overlap import lost_s
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import Traits
@@ -72,6 +73,10 @@ class Pricer:
         """Whether weight gradients are written by adding to fp32 main gradients (Megatron's default)."""
         fused = self.workload.gradient_accumulation_fusion
         return self.workload.framework == "megatron-core" if fused is None else fused
+
+    def lost_s(self, transfer_s: Array, compute_s: Array) -> Array:
+        """Seconds that a transfer and the compute beside it lose to each other."""
+        return lost_s(self.rates.beside(), transfer_s, compute_s)
 
     @property
     def dtype(self) -> str:

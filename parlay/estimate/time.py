@@ -2,6 +2,9 @@
 
 step = m x (slowest stage's forward + backward) + bubble + exposed data-parallel traffic + optimizer
 
+What compute and a transfer that run at once lose to each other, where a calibration has measured it, is in the stage's
+times and in the data-parallel traffic, and shows as one term.
+
 The slowest stage and the bubble come from closed forms (parlay.formulas.pipeline); parlay.schedules times the same
 stages exactly for the layouts that are shown.
 """
@@ -28,7 +31,7 @@ from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import SCHEDULES
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
-from parlay.rates.interface import Group, Rates
+from parlay.rates.interface import Beside, Group, Rates
 
 Array = NDArray[np.float64]
 
@@ -54,6 +57,8 @@ class StepTime:
     rerun_by_stage: Array  # (layouts, stages)
     hops: Array  # (layouts,) transfers of fill and drain where the others run beside compute
     send_source: str
+    lost_sends: Array  # of `sends`, what transfers and the compute beside them lose to each other
+    beside: Beside | None
 
     def tree(self) -> Term:
         """Return the step as a tree of terms, one value a layout: the slowest stage's work, then what it waits for."""
@@ -85,11 +90,21 @@ class StepTime:
             exposed.append(
                 Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source)
             )
-        sends = self.sends[rows, self.slowest] * m
+        lost_sends = self.lost_sends[rows, self.slowest]
+        sends = (self.sends[rows, self.slowest] - lost_sends) * m
         exposed.append(
             Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
         )
         exposed += list(self.data.terms)
+        if self.beside is not None:
+            lost = spent("lost_forward", "") + spent("lost_backward", "") + lost_sends * m + self.data.lost
+            factors = {"slow_compute": self.beside.compute, "slow_transfer": self.beside.transfer}
+            exposed.append(
+                Term(
+                    "step.exposed.overlap", "lost to overlap", lost, "s", "contention.overlapped_s", source=self.beside.source,
+                    inputs=factors,
+                )
+            )  # fmt: skip
         parts = (
             total("step.compute", "compute", tuple(compute), unit="s"),
             recompute,
@@ -142,16 +157,17 @@ def step_time(
         kept = (1.0 - rerun) * cost.recompute[shard.row_of][:, None] if name.startswith("layer:") else 0.0
         backward = backward + n * (cost.backward_s[shard.row_of][:, None] - kept)
         weight_grad = weight_grad + n * cost.weight[shard.row_of][:, None]
-    send, hops, send_source = _sends(pricer, layouts, forward, backward)
+    send, lost_sends, hops, send_source = _sends(pricer, layouts, forward, backward)
     busy = np.where(stages.exists, forward + backward + send, 0.0)
     slowest = np.argmax(busy, axis=1)
     m = layouts.micro_batches(workload.global_batch).astype(np.float64)
     rows = np.arange(len(layouts))
     bubble = bubble_seconds(layouts, stages, forward, backward, weight_grad, send) + hops
     data = data_parallel(model, cluster, workload, layouts, stages, rates, local, forward, backward, m)
-    step = m * busy[rows, slowest] + bubble + data.exposed + data.optimizer.value
+    step = m * busy[rows, slowest] + bubble + data.exposed + data.lost + data.optimizer.value
     return StepTime(
         step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], rerun * np.ones_like(stages.share), hops, send_source,
+        lost_sends, rates.beside(),
     )  # fmt: skip
 
 
@@ -162,8 +178,9 @@ def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
     return np.asarray(np.where(count > 0, share, 1.0))
 
 
-def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tuple[Array, Array, str]:
-    """Return the exposed seconds of pipeline transfers per micro-batch (by stage), those of fill and drain, and their source.
+def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tuple[Array, Array, Array, str]:
+    """Return the seconds that pipeline transfers add per micro-batch (by stage), what of it is lost to overlap, those of fill
+    and drain, and their source.
 
     Plain 1F1B sends and receives in one fused call in front of each forward and backward, exposed (Megatron forces
     overlap_p2p_comm off without virtual stages: training/arguments.py). Interleaved and bidirectional schedules
@@ -184,9 +201,10 @@ def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tupl
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
     v, each = layouts.vpp[:, None], each_way[:, None]
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
+    lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
     hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
-    return exposed, hops, sent.source
+    return exposed + lost, lost, hops, sent.source
 
 
 def _slug(text: str) -> str:

@@ -24,6 +24,7 @@ Positive = Annotated[float, Field(gt=0)]
 Size = Annotated[int, Field(gt=0, le=1 << 50)]
 Op = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv"]
 Level = Literal["intra", "inter", "rails", "world"]
+HostDirection = Literal["to_host", "to_device"]
 Samples = tuple[Second, ...]
 
 
@@ -113,6 +114,17 @@ class Stream(Spec):
     flags: tuple[str, ...] = ()
 
 
+class HostCopy(Spec):
+    """A copy of one size between a device and pinned memory of its host, one direction, on all ranks at once."""
+
+    direction: HostDirection
+    bytes: Size
+    pinned: bool = True
+    seconds: Times
+    samples_s: Samples = ()
+    flags: tuple[str, ...] = ()
+
+
 class LinkPoint(Spec):
     """One message size of a collective; `bytes` is the whole buffer. algbw = bytes / median, busbw = algbw x wire factor."""
 
@@ -181,6 +193,7 @@ class Datasheet(Spec):
     flops: dict[str, float] = Field(default_factory=dict)
     hbm_bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
+    host_link_bytes_per_s: float | None = None
 
 
 class MeasuredDevice(Spec):
@@ -268,6 +281,7 @@ class Calibration(Spec):
     method: Method = Method()
     compute: tuple[Compute, ...] = ()
     memory: tuple[Stream, ...] = ()
+    host_copies: tuple[HostCopy, ...] = ()
     links: tuple[Link, ...] = ()
     overlap: tuple[Overlap, ...] = ()
     sustained: tuple[Sustained, ...] = ()
@@ -279,6 +293,11 @@ class Calibration(Spec):
     warnings: tuple[str, ...] = ()
     resumed: bool = False
     notes: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many points were measured."""
+        return len(self.compute) + len(self.memory) + len(self.host_copies) + sum(len(x.points) for x in self.links)
 
     @property
     def gemms(self) -> tuple[Gemm, ...]:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from parlay.errors import UsageError
 from parlay.hardware.spec import Cluster, Device
-from parlay.rates.interface import Collective, Group, Priced, Stream
+from parlay.rates.interface import Beside, Collective, Group, HostDirection, Priced, Stream
 from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, Streams, real
 from parlay.rates.network import Domain, Fabric, Network
 
@@ -237,8 +237,8 @@ class DatasheetRates:
         """Seconds of a collective over `group`."""
         return Priced(self.network.seconds(op, nbytes, group), "default")
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
-        """Seconds of a copy between one GPU and its host, one direction."""
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
+        """Seconds of a copy between one GPU and its host, the same in either direction."""
         link = self.device.host_link_bytes_per_s
         if link is None:
             raise UsageError(f"{self.device.name} has no host_link_bytes_per_s", hint="add it to the device's file")
@@ -249,6 +249,10 @@ class DatasheetRates:
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
         return Priced(real(LAUNCH_S), "default")
+
+    def beside(self) -> Beside | None:
+        """Return None: no datasheet says how much compute and a transfer hold each other up."""
+        return None
 
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from, one line a kind of work."""

@@ -28,7 +28,7 @@ from parlay.rates.datasheet import (
     datasheet_rates,
 )
 from parlay.rates.in_step import Factors, factor_of
-from parlay.rates.interface import Array, Collective, Group, Priced, Stream
+from parlay.rates.interface import Array, Beside, Collective, Group, HostDirection, Priced, Stream
 from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, Residuals, Streams, real
 from parlay.rates.network import Network
 
@@ -188,13 +188,17 @@ class ProfileRates:
         measured = op in getattr(self.network.domain, "curves", ()) and not leaves
         return Priced(self.network.seconds(op, nbytes, group), self.network_origin if measured else "default")
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
         """Seconds of a copy between one GPU and its host, one direction."""
-        return self.base.host_copy(nbytes)
+        return self.base.host_copy(nbytes, direction)
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
         return self.base.launch()
+
+    def beside(self) -> Beside | None:
+        """Return None: the profiles hold no compute beside a transfer."""
+        return self.base.beside()
 
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from and how far its fit lies from points it never saw."""

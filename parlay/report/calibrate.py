@@ -20,9 +20,8 @@ MOST_NOTES = 12
 
 def run_lines(c: Calibration, path: str, page: Page) -> list[str]:
     """Return what a run or an import left behind."""
-    points = len(c.compute) + len(c.memory) + sum(len(x.points) for x in c.links)
     verdict = "complete" if c.complete else "INCOMPLETE"
-    return [*wrap(f"{path}: {points} points, {verdict}; parlay plan ... --rates {path} uses it", page), *flag_lines(c, page)]
+    return [*wrap(f"{path}: {c.count} points, {verdict}; parlay plan ... --rates {path} uses it", page), *flag_lines(c, page)]
 
 
 def flag_lines(c: Calibration, page: Page) -> list[str]:
@@ -32,7 +31,9 @@ def flag_lines(c: Calibration, page: Page) -> list[str]:
         out += wrap("! incomplete: what is missing comes from profiles and datasheets", page, hang="  ")
     for text in c.warnings:
         out += wrap(f"! {text}", page, hang="  ")
-    counted = Counter(f for p in (*c.compute, *c.memory, *(q for x in c.links for q in x.points)) for f in p.flags)
+    counted = Counter(
+        f for p in (*c.compute, *c.memory, *c.host_copies, *(q for x in c.links for q in x.points)) for f in p.flags
+    )
     for name, count in counted.most_common():
         out += wrap(f"! {count} points with '{name}': {FLAGS.get(name, name)}", page, hang="  ")
     for title, notes in (("error", c.errors), ("skipped", c.skipped)):
@@ -50,6 +51,7 @@ def show_lines(c: Calibration, page: Page) -> list[str]:
     fits = {f.target: f for f in c.fits}
     out += _compute(c, fits, page)
     out += _memory(c, fits, page)
+    out += _host_copies(c, fits, page)
     out += _links(c, fits, page)
     for o in c.overlap:
         out += ["", *wrap(f"{o.compute} beside {o.comm}: products x{o.slow_compute:.2f}, collective x{o.slow_comm:.2f}", page)]
@@ -139,6 +141,23 @@ def _memory(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
         Column("fit off %"), Column("at most %", drop=1),
     ]  # fmt: skip
     return ["", *render(columns, rows, page)]
+
+
+def _host_copies(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
+    from parlay.rates.points import host_key
+
+    rows = []
+    for direction in dict.fromkeys(h.direction for h in c.host_copies):
+        own = [h for h in c.host_copies if h.direction == direction]
+        last = max(own, key=lambda h: h.bytes)
+        rate = show_rate(last.bytes / last.seconds.median, "B/s")
+        name = direction.replace("_", " ")
+        rows.append([name, str(len(own)), rate, show_bytes(last.bytes), *_off(fits.get(host_key(direction)))])
+    columns = [
+        Column("host copy (pinned)", right=False), Column("points"), Column("rate of the largest"), Column("its bytes", drop=2),
+        Column("fit off %"), Column("at most %", drop=1),
+    ]  # fmt: skip
+    return ["", *render(columns, rows, page)] if rows else []
 
 
 def _links(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:

@@ -10,6 +10,7 @@ from parlay.cli.main import main
 from parlay.rates.calibration_file import (
     Calibration,
     Gemm,
+    HostCopy,
     Link,
     LinkPoint,
     MeasuredDevice,
@@ -102,6 +103,47 @@ def test_diff_names_what_moved(ran, file):
     _, out, _ = ran("calibrate", "diff", file("a.json"), file("b.json", speed=0.8), "--json")
     points = json.loads(out)["points"]
     assert sum(p["beyond_spread"] for p in points) == 6
+
+
+def copies(rate):
+    sizes = (1 << 20, 1 << 24, 1 << 28)
+    return tuple(
+        HostCopy(direction=way, bytes=s, seconds=summarise([1e-5 + s / rate])) for way in ("to_host", "to_device") for s in sizes
+    )
+
+
+def test_copies_to_the_host_are_shown_compared_and_used(ran, file):
+    fast, slow = file("fast.json", host_copies=copies(50e9)), file("slow.json", host_copies=copies(25e9))
+    out = ran("calibrate", "show", fast)[1]
+    (row,) = [line for line in out.splitlines() if line.startswith("to host")]
+    assert row.split()[2:6] == ["3", "49.9", "GB/s", "256"]
+    out = ran("calibrate", "diff", fast, slow)[1]
+    assert "77 points in both, 6 moved beyond their spread" in out
+    assert f"host copy to device {1 << 28} bytes" in out
+
+    def optimizer(path):
+        answer = ran("estimate", *QUESTION, "--set", "layout.offload_optimizer=1", "--rates", path, "--json")[1]
+        parts = json.loads(answer)["estimate"]["time"]["parts"]
+        return next(p for p in parts if p["key"] == "step.optimizer")
+
+    assert optimizer(slow)["value"] == pytest.approx(2 * optimizer(fast)["value"], rel=0.01)
+    assert optimizer(fast)["source"] == "fitted"  # beyond the largest copy
+
+
+def test_overlap_is_used_and_named(ran, file):
+    def step(**overlap):
+        measured = (Overlap(compute="gemm", comm="all_reduce", **overlap),)
+        answer = ran("estimate", *QUESTION, "--rates", file(f"{overlap}.json", overlap=measured), "--json")[1]
+        return json.loads(answer)["estimate"]
+
+    none, more = step(slow_compute=1.0, slow_comm=1.0), step(slow_compute=1.5, slow_comm=1.3)
+    assert more["step_s"] > none["step_s"]
+    exposed = next(p for p in more["time"]["parts"] if p["key"] == "step.exposed")
+    lost = next(p for p in exposed["parts"] if p["key"] == "step.exposed.overlap")
+    assert lost["source"] == "calibrated"
+    code, out, _ = ran("explain", "step.exposed.overlap", *QUESTION[:5], "--rates", file())
+    assert code == 0
+    assert "1.24" in out
 
 
 def test_fit_again_from_samples_alone(ran, file):
