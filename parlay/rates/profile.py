@@ -197,7 +197,7 @@ class ProfileRates:
         return self.base.launch()
 
     def beside(self) -> Beside | None:
-        """Return None: the profiles hold no compute beside a transfer."""
+        """Return the default: the profiles hold no compute beside a transfer."""
         return self.base.beside()
 
     def describe(self) -> dict[str, str]:
