@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import gc
 import importlib
+import math
 import socket
 import statistics
 import time
@@ -24,6 +25,7 @@ LEAST_SAMPLES = 5
 LEAST_LINK_SAMPLES = 10  # the least of several is what finds the wire's own rate on a busy host
 L2_FLUSH_BYTES = 256 << 20  # twice the largest L2 there is, so that every call starts from memory
 CPU_ROTATION_BYTES = 192 << 20  # copies of the operands that a CPU runs through, more than a last-level cache holds
+RANDOM_BLOCK = 1 << 20  # elements drawn of an operand
 WARM_CALLS = {"cuda": 20, "cpu": 2}
 LEAST_SAMPLE_S = {"cuda": 0.0, "cpu": 2e-3}  # a CPU sample of shorter calls repeats them, above the clock's noise
 LINK_SAMPLE_S = 5e-3
@@ -142,9 +144,15 @@ class Engine:
         return found
 
     def random(self, *shape: int, dtype: str = "bf16", grad: bool = False) -> Any:
-        """Return normal numbers: zeros would run faster than any training does (15 % on A100), because they save power."""
-        kind = self.dtype(dtype)
-        plain = self.torch.randn(*shape, device=self.device, dtype=self.torch.float32).to(kind)
+        """Return normal numbers: zeros would run faster than any training does (15 % on A100), because they save power.
+
+        Beyond RANDOM_BLOCK they repeat: drawing them takes a CPU longer than most measurements of them.
+        """
+        kind, count = self.dtype(dtype), math.prod(shape)
+        drawn = self.torch.randn(min(count, RANDOM_BLOCK), device=self.device, dtype=self.torch.float32).to(kind)
+        if count > RANDOM_BLOCK:
+            drawn = drawn.repeat(-(-count // RANDOM_BLOCK))[:count]
+        plain = drawn.view(shape)
         return plain.requires_grad_() if grad else plain
 
     @contextlib.contextmanager
