@@ -1,7 +1,7 @@
 """What each framework keeps and does unless told otherwise: a workload's open fields, filled in, and said out loud.
 
 Sources: Megatron-LM d98e8a64, TransformerEngine d0067d0d (2.20.0.dev0), torchtitan b5bcd76c, DeepSpeed edaa7221,
-PyTorch 010ae4a8. Bytes unless a name says otherwise.
+PyTorch 010ae4a8, nanotron 03b83fc8. Bytes unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precis
 from parlay.layouts.workload import Workload
 
 T = TypeVar("T")
-Kernels = Literal["transformer-engine", "eager", "compiled"]
+Kernels = Literal["transformer-engine", "eager", "compiled", "nanotron"]
 
 BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP32: StateDtype = "fp32"
@@ -63,6 +63,11 @@ TE_IN_PLACE = LossBytes(2.0, 2.0, 2.0)
 EAGER = LossBytes(10.0, 6.0, 14.0)
 COMPILED = LossBytes(6.0, 6.0, 10.0)
 CHUNKS = 8.0
+# nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy: fp32 logits and their shifted copy, which becomes the
+# softmax and the gradient in place; then its bf16 cast.
+NANOTRON = LossBytes(8.0, 4.0, 6.0)
+# nanotron's column-parallel products kept their gathered inputs until pull request 203 of July 2024 gathers them again.
+NANOTRON_REGATHERS_SINCE = date(2024, 8, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -124,6 +129,10 @@ DEFAULTS: dict[Framework, Defaults] = {
         "eager", "bf16", "bf16", "unfused", 1, False, False, False, "bf16", 4.0,
         "deepspeed/runtime/zero/config.py, stage_1_and_2.py:2340-2400, stage3.py:731-752",
     ),
+    "nanotron": Defaults(
+        "nanotron", "fp32", "fp32", "unfused", 1, False, False, False, "fp32", 0.0,
+        "nanotron optim/gradient_accumulator.py, optim/zero.py, config/parallelism_config.py",
+    ),
 }  # fmt: skip
 
 
@@ -157,6 +166,7 @@ class Settings:
     optimizer: Optimizer
     bucket_elements: int | None
     assumptions: tuple[str, ...]
+    keeps_gathered: bool = False  # a product whose input sequence parallelism gathers keeps it gathered
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
@@ -253,6 +263,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
+        keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
         grouped_experts=workload.moe_grouped is not False,
     )
 
@@ -287,7 +298,7 @@ def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
     """Return what a cross entropy holds per logit; `day` tells versions of one implementation apart."""
     if name == "te":
         return TE_IN_PLACE if day < TE_LOSS_SEPARATE_SINCE else VOCAB_PARALLEL
-    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED}[kernels]
+    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED, "nanotron": NANOTRON}[kernels]
     if name == "chunked":
         return dataclasses.replace(plain, chunks=CHUNKS)
     if name == "fused":

@@ -160,5 +160,7 @@ def _output_layer(
     final = act.token_tensors(s.tokens, model.hidden, tensors=2, tensor=s.tp, sequence_parallel=sp)
     statistics = act.token_tensors(s.tokens, 1, tensor=s.tp, sequence_parallel=sp, element_bytes=4)
     gradient = logits.output_layer_gradient(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp)
-    before = tables.row(np.asarray(final + statistics))
+    whole = act.token_tensors(s.tokens, model.hidden) if settings.keeps_gathered else 0.0
+    part = act.token_tensors(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp) if settings.keeps_gathered else 0.0
+    before = tables.row(np.asarray(final + statistics + whole - part))
     return kept + held(loss.forward) + before, kept + held(loss.backward), before + tables.row(np.asarray(gradient))
