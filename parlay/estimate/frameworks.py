@@ -1,7 +1,7 @@
 """What each framework keeps and does unless told otherwise: a workload's open fields, filled in, and said out loud.
 
 Sources: Megatron-LM d98e8a64, TransformerEngine d0067d0d (2.20.0.dev0), torchtitan b5bcd76c, DeepSpeed edaa7221,
-PyTorch 010ae4a8. Bytes unless a name says otherwise.
+PyTorch 010ae4a8, nanotron 03b83fc8. Bytes unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precis
 from parlay.layouts.workload import Workload
 
 T = TypeVar("T")
-Kernels = Literal["transformer-engine", "eager", "compiled"]
+Kernels = Literal["transformer-engine", "eager", "compiled", "nanotron"]
 
 BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP32: StateDtype = "fp32"
@@ -56,15 +56,22 @@ class LossBytes:
 
 # frameworks' cross entropies: Megatron core/tensor_parallel/cross_entropy.py:25,60-110, core/fusions/fused_cross_entropy.py:82;
 # TransformerEngine pytorch/cross_entropy.py:53-79; torchtitan components/loss.py:24-180 (eager and compiled are our reading
-# of what autograd holds, not measured alone); chunks: the loss of each of 8 pieces of the sequence, torchtitan loss.py:501.
+# of what autograd holds; torchtitan's whole runs measure 14 and 3.3 to 4.2 bytes); chunks: the loss of each of 8 pieces of the
+# sequence, torchtitan loss.py:501.
 VOCAB_PARALLEL = LossBytes(6.0, 4.0, 6.0)
 # The native fusion is compiled from operations that do not run in place: bf16 logits, their fp32 copy and its exponential
 # live at once. 10 bytes are what Megatron's own tests and SkyRL pull request 1841 (10.1) measure.
 FUSED = LossBytes(10.0, 4.0, 6.0)
 TE_IN_PLACE = LossBytes(2.0, 2.0, 2.0)
 EAGER = LossBytes(10.0, 6.0, 14.0)
-COMPILED = LossBytes(6.0, 6.0, 10.0)
+# Compiled, the loss is one kernel a direction: bf16 logits stay and their bf16 gradient comes beside them, with no fp32 copy.
+COMPILED = LossBytes(2.0, 2.0, 4.0)
 CHUNKS = 8.0
+# nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy: fp32 logits and their shifted copy, which becomes the
+# softmax and the gradient in place; then its bf16 cast.
+NANOTRON = LossBytes(8.0, 4.0, 6.0)
+# nanotron's column-parallel products kept their gathered inputs until pull request 203 of July 2024 gathers them again.
+NANOTRON_REGATHERS_SINCE = date(2024, 8, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,6 +133,10 @@ DEFAULTS: dict[Framework, Defaults] = {
         "eager", "bf16", "bf16", "unfused", 1, False, False, False, "bf16", 4.0,
         "deepspeed/runtime/zero/config.py, stage_1_and_2.py:2340-2400, stage3.py:731-752",
     ),
+    "nanotron": Defaults(
+        "nanotron", "fp32", "fp32", "unfused", 1, False, False, False, "fp32", 0.0,
+        "nanotron optim/gradient_accumulator.py, optim/zero.py, config/parallelism_config.py",
+    ),
 }  # fmt: skip
 
 
@@ -160,6 +171,7 @@ class Settings:
     bucket_elements: int | None
     assumptions: tuple[str, ...]
     shard_copies: tuple[float, float] = (0.0, 0.0)  # bytes a parameter moves on the device around a gathering, a reduction
+    keeps_gathered: bool = False  # a product whose input sequence parallelism gathers keeps it gathered
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
@@ -257,6 +269,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
         shard_copies=_shard_copies(workload, BYTES[base.reduce]),
+        keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
         grouped_experts=workload.moe_grouped is not False,
     )
 
@@ -291,7 +304,7 @@ def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
     """Return what a cross entropy holds per logit; `day` tells versions of one implementation apart."""
     if name == "te":
         return TE_IN_PLACE if day < TE_LOSS_SEPARATE_SINCE else VOCAB_PARALLEL
-    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED}[kernels]
+    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED, "nanotron": NANOTRON}[kernels]
     if name == "chunked":
         return dataclasses.replace(plain, chunks=CHUNKS)
     if name == "fused":

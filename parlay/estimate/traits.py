@@ -44,7 +44,7 @@ EARLY_STOP_UNTIL = "2025-08-18"
 # small their batch (vTrain's single-node runs): 12 operators a forward, 3.2 forwards' worth of host time. Transformer Engine's modules do more a call:
 # Qwen3 layers with experts take 9 to 16 ms at micro-batch 1 on x86 hosts of B200 and B300, Moonlight's 13 to 17 ms on H100 (36
 # to 51 operators); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
-HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6}
+HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6, "nanotron": 75e-6}
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
 GRACE_FACTOR = 2.0  # Arm cores of Grace against those x86 hosts, from the same rows
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives

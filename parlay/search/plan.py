@@ -154,6 +154,8 @@ def default_space(workload: Workload) -> Space:
         return Space(zero=(3,), recompute=((), ("selective_ops",), ("full",)), tp_overlap=(False, True))
     if workload.framework == "deepspeed":
         return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=((), ("full",)), vpp=(1,))
+    if workload.framework == "nanotron":
+        return Space(cp=(1,), vpp=(1,), recompute=((), ("full",)))
     return Space(tp_overlap=(True,), ep_overlap=(False, True))
 
 

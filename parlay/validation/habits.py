@@ -30,6 +30,7 @@ class Habit:
     dropout: float = 0.0
     recompute: tuple[str, ...] = ()
     in_place: bool | None = None  # shards are gathered into and reduced from the tensors themselves
+    by_cost: bool = False  # layers are dealt out to pipeline stages by their cost
     remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
     said: str = ""
 
@@ -59,8 +60,9 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
     Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
-    Habit(r"nanotron", "deepspeed", "2024-08-31", 1, "fp32", "unfused", False, compiled=False,
-          said="nanotron: layers of single PyTorch operations, ZeRO 1, fp32 gradients, sequence parallel with tp (its benchmark's configuration)"),
+    # huggingface/bench_cluster, bench_cluster/template/base_config.py of July 2024
+    Habit(r"nanotron", "nanotron", "2024-07-15", 1, "fp32", "unfused", False, compiled=False, by_cost=True,
+          said="nanotron: ZeRO 1, fp32 gradients, sequence parallel with tp, layers dealt out by cost (its benchmark's configuration)"),
     Habit(r"paddlenlp", "deepspeed", "2023-11-30", 2, "bf16", "unfused", False, said="PaddleNLP: sharding as DeepSpeed's ZeRO"),
     Habit(r"internevo", "deepspeed", "2024-03-31", 1, "bf16", "te", True, said="InternEvo: ZeRO 1 with overlap"),
     Habit(r"colossal", "deepspeed", "2025-01-31", 2, "bf16", "unfused", True),

@@ -12,6 +12,7 @@ import re
 from parlay.errors import ParlayError
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout
+from parlay.layouts.split import sizes_by_cost
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.specfile import validate
@@ -153,7 +154,8 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
     note = run.setting("overlap_notes").lower()
     if overlap is None:
         overlap = "tp-comm-overlap" in note or "async tp" in note
-    ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"]) or (0, 0)
+    ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"])
+    ends = ends or (_ends_by_cost(model, degrees["pp"]) if habit.by_cost else (0, 0))
     share = words.offloaded_share(run.setting("offload"), model.layer_count)
     shard = zero[1] or (words.zero_of(run.columns.get("fsdp_or_zero", "")) or (0, None, None))[1]
     ranks = degrees["dp"] * degrees["cp"]
@@ -175,6 +177,16 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
         "offload_optimizer": float(_optimizer_on_host(run, said)),
     }
     return validate(Layout, fields, run.id)
+
+
+def _ends_by_cost(model: ModelSpec, stages: int) -> tuple[int, int]:
+    """Return the layers of the first and last stage where layers are dealt out by cost; (0, 0) for layers of several kinds."""
+    kind = next(iter(model.kinds.values()))
+    if stages == 1 or len(model.kinds) > 1 or kind.mixer.kind != "gqa" or kind.mlp.kind != "dense":
+        return 0, 0
+    layer = model.hidden * (4 * kind.mixer.heads * kind.mixer.head_dim + 3 * kind.mlp.width)
+    sizes = sizes_by_cost(model.layer_count, stages, layer, model.hidden * model.vocab)
+    return sizes[0], sizes[-1]
 
 
 def _optimizer_on_host(run: Run, said: list[str]) -> bool:
