@@ -261,22 +261,29 @@ def test_deepseek_v3_on_sixteen_stages_gets_a_lighter_last_one():
     assert best.step_s < 0.9 * even.step_s
 
 
-PUBLISHED = [  # Llama 3 report, Table 4; DeepSeek-V3 report, section 3; and how far from the best they are priced at most
-    ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128}, 1.45),
-    ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather"}, 1.35),
-    ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, 1.65),
-]
+# Llama 3 report, section 3.3.2 and table 4: PyTorch's own FSDP and pipeline, nothing recomputed. DeepSeek-V3 report, sections 3.2
+# and 3.3: fp8, inputs of SwiGLU kept in fp8, bf16 moments, norms, up-projections and SwiGLU recomputed, a fused dispatcher.
+TITAN = {"framework": "torchtitan", "compiled": True}
+NARROW = {"precision": "fp8-blockwise", "fp8_activation_inputs": True, "moment_dtype": "bf16", "moe_dispatcher": "deepep"}
+PUBLISHED = [  # and how far from the best they are priced at most
+    ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128}, TITAN, (), 1.10),
+    ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather"}, TITAN, (), 1.05),
+    ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, NARROW,
+     ("norm", "mlp_activation", "mla_up"), 1.25),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "cluster", "seq_len", "batch", "layout", "most"), PUBLISHED)
-def test_published_layouts_are_allowed_and_fit_near_the_best(name, cluster, seq_len, batch, layout, most):
-    """The reports' own runs keep less per micro-batch than this accounting does, so theirs need full recompute here."""
+@pytest.mark.parametrize(("name", "cluster", "seq_len", "batch", "layout", "settings", "recompute", "most"), PUBLISHED)
+def test_published_layouts_fit_as_published_and_lie_near_the_best(
+    name, cluster, seq_len, batch, layout, settings, recompute, most
+):
+    """With the reports' own recomputation they fit, and what the search picks is not much faster."""
     where, model = load_cluster(cluster), load_model(name)
     gpus = Layout(**layout).gpus
-    work = with_overlap(Workload(seq_len=seq_len, global_batch=batch))
+    work = with_overlap(Workload(seq_len=seq_len, global_batch=batch, **settings))
     assert check(Layout(**layout), model, where, work) == []
-    axes = {k: (v,) for k, v in layout.items()}
+    axes = {k: (v,) for k, v in layout.items()} | {"recompute": (recompute,)}
     theirs = plan(model, where, work, gpus, top=1, space=dataclasses.replace(default_space(work), **axes))
     best = plan(model, where, work, gpus, top=1)
     assert theirs.fitting > 0
-    assert theirs.rows[0].estimate.step_s < most * best.rows[0].estimate.step_s
+    assert best.rows[0].estimate.step_s <= theirs.rows[0].estimate.step_s < most * best.rows[0].estimate.step_s
