@@ -114,7 +114,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     forward = dict.fromkeys(GROUPS, zero)
     backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
-    weight, recompute, again, host = zero, zero, zero, zero
+    weight, recompute, again, host, waits = zero, zero, zero, zero, zero
     selective = p.shard.recomputes(frozenset({"selective_ops"}))
     tail = unread_tail(operators) if p.traits.early_stop else frozenset()
     for o in operators:
@@ -127,8 +127,9 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         share = np.where(whole, 1.0, np.where(half, SELECTIVE_OPS_RERUN, 0.0))
         recompute = recompute + share * o.forward
         calls = 0.0 if captured(p, o) else o.launches
-        again = again + share * calls
-        host = host + calls
+        waited = 0.0 if captured(p, o) else o.waits
+        again = again + share * (calls + waited)
+        host, waits = host + calls, waits + waited
         sources[o.group] = weakest([o.source, sources.get(o.group, "exact")])
     exposed_f = dict.fromkeys(AXES, zero)
     exposed_b = dict.fromkeys(AXES, zero)
@@ -149,7 +150,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         each = max(p.traits.host_operator_s, float(p.rates.launch().seconds))
         busy_f = sum(forward.values()) + sum(exposed_f.values()) + lost_f
         busy_b = sum(backward.values()) + sum(exposed_b.values()) + lost_b + recompute
-        forward["launch gaps"] = np.maximum(0.0, host * each - busy_f)
+        forward["launch gaps"] = np.maximum(0.0, (host + waits) * each - busy_f)
         backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
     return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, sources)

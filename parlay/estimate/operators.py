@@ -33,14 +33,17 @@ from parlay.rates.interface import Priced, Rates, Stream
 Array = NDArray[np.float64]
 
 FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # precision -> matmul dtype
-# Host operators whose time one wait for the device costs a layer: what ran ahead is gone, so the queue must fill again. Layers
-# with the all-to-all dispatcher take 15 to 17 ms on x86 hosts of H100 however few their tokens (Moonlight, Qwen3-30B-A3B).
-HOST_WAIT_OPERATORS = 25.0
+# Host operators whose time one wait for the device costs a forward: what ran ahead is gone, so the queue must fill again. A
+# backward has the counts. One value for all: the published runs of experts that wait for the host (54, on H100, B200, B300 and
+# GB200) are off by -3 % at the median with it, by -8 % with 25 and +4 % with 45 (layers with the all-to-all dispatcher take 15 to
+# 17 ms on x86 hosts of H100 however few their tokens: Moonlight, Qwen3-30B-A3B).
+HOST_WAIT_OPERATORS = 35.0
 # Host time of one plain PyTorch operator (5 to 10 us a call, its autograd node included) over a Transformer Engine module's.
 PLAIN_OPERATOR = 0.1
 # Share of a product's FLOP/s that chunked scans reach: Triton kernels with fp32 states, five passes. The seven Nemotron-H runs
 # on H100 leave about 3 ms a Mamba layer of 8,192 tokens for the scan, 25 times what its FLOPs take as plain products.
 SCAN_SHARE = 0.04
+ATTENTION_TILE = 128  # queries that a block of flash attention works on at once (FlashAttention-2 and 3, cuDNN: 64 to 192)
 ELEMENT = 2.0  # bytes of an activation in bf16 or fp16
 
 
@@ -54,8 +57,9 @@ class Operator:
     dgrad: Array
     wgrad: Array
     modules: frozenset[str]  # recompute modules that run this operator again
-    launches: Array | float  # kernels of one forward
+    launches: Array | float  # host operators of one forward
     source: str
+    waits: Array | float = 0.0  # host operators whose time the forward loses to waiting for the device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,12 +129,13 @@ class Pricer:
         backward: float = 1.5,
         group: str = "norms and elementwise",
         launches: float = 1.0,
+        waits: float = 0.0,
     ) -> Operator:
         """Return a bandwidth-bound operator; its backward moves `backward` times the bytes of its forward."""
         fwd = self.rates.stream(nbytes, kind)
         back = self.rates.stream(np.asarray(nbytes) * backward, kind)
         zero = np.zeros_like(fwd.seconds)
-        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source)
+        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits)
 
     def casts(
         self, name: str, elements: ArrayLike, modules: tuple[str, ...] = (), *, gradient: ArrayLike = 0.0
@@ -211,7 +216,9 @@ def _mixer(p: Pricer, mixer: object) -> list[Operator]:
 def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window: int | None, chunked: bool) -> list[Operator]:
     """Return the attention core: flash attention (a kernel for each ring step), or unfused scores and softmax."""
     s, w = p.shard, p.workload
-    share = attention_share(window, s.seq_len, w.causal, chunked=chunked)
+    # A tile of queries reads the window of its first and of its last one: whole tiles are computed, masked or not.
+    wide = window if window is None or chunked else window + ATTENTION_TILE
+    share = attention_share(wide, s.seq_len, w.causal, chunked=chunked)
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
     gathered = s.cp_kind == CP_KINDS.index("allgather")
     queries = np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring)
@@ -412,7 +419,14 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     wait = 0.0 if p.workload.moe_dispatcher == "hybridep" or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
     found += [
         p.stream(
-            "permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=calls + wait
+            "permute",
+            4 * ELEMENT * rows / s.etp * inner,
+            "permute",
+            moe,
+            backward=1.0,
+            group="experts",
+            launches=calls,
+            waits=wait,
         ),
         *p.casts("expert input", rows * inner, moe, gradient=rows * branches * width),
         p.grouped("expert up-projection", rows, held, branches * width, inner, moe),

@@ -7,9 +7,9 @@ import pytest
 
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
-from parlay.estimate.operators import HOST_WAIT_OPERATORS, Pricer, attention_share, layer_operators
+from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, Pricer, attention_share, layer_operators
 from parlay.estimate.shard import Shard
-from parlay.estimate.traits import traits_of
+from parlay.estimate.traits import HOST_OPERATOR_S, traits_of
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import CP_KINDS, RECOMPUTE
@@ -227,8 +227,21 @@ def test_dispatchers_that_wait_for_counts_on_the_host_drain_the_queue(dispatcher
     work = Workload(seq_len=SEQ, moe_dispatcher=dispatcher)
     _, operators = operators_of(mixture(), work, dp=8)
     _, capped = operators_of(mixture(), work.model_copy(update={"moe_capacity_factor": 1.0}), dp=8)
-    waited = float(operators["permute"].launches) - float(capped["permute"].launches)
-    assert waited == (HOST_WAIT_OPERATORS if waits else 0.0)
+    assert float(operators["permute"].waits) == (HOST_WAIT_OPERATORS if waits else 0.0)
+    assert float(capped["permute"].waits) == 0.0
+
+
+def test_only_a_forward_waits_for_the_counts():
+    """Few tokens: the layer takes the host's time. The backward has the counts, so it waits for nothing."""
+    model, layout = mixture(64, 8), {"dp": 8, "ep": 8}
+    short = {"seq_len": 256, "framework_date": "2025-06-30"}
+    found = [
+        layer_costs(operators_of(model, Workload(**short, moe_dispatcher=name), **layout)[0])["a"]
+        for name in ("deepep", "hybridep")
+    ]
+    waits = HOST_WAIT_OPERATORS * HOST_OPERATOR_S["megatron-core"]
+    assert float(found[0].forward_s[0] - found[1].forward_s[0]) == pytest.approx(waits, rel=0.05)
+    assert float(found[0].backward_s[0]) == pytest.approx(float(found[1].backward_s[0]), rel=1e-9)
 
 
 def test_layers_kept_in_bf16_are_priced_as_such_one_by_one():
@@ -263,3 +276,19 @@ def test_backward_all_reduces_run_beside_the_weight_gradient_since_the_framework
     for transfer, up in zip(found, ("qkv projection", "mlp up-projection"), strict=True):
         shown = max(0.0, one - float(operators[up].wgrad[0])) if beside else one
         assert float(transfer.backward[0]) == pytest.approx(shown, rel=1e-12)
+
+
+def test_a_window_costs_the_tiles_that_it_touches():
+    """A tile of 128 queries with a window of 128 reads 256 keys: twice what its FLOPs count, and what a window of 256 less a tile does."""
+
+    def seconds(window):
+        kind = dense().kinds["a"]
+        mixer = kind.mixer.model_copy(update={"window": window})
+        model = dense().model_copy(update={"kinds": {"a": kind.model_copy(update={"mixer": mixer})}})
+        return float(operators_of(model, Workload(seq_len=SEQ), dp=8)[1]["attention"].forward[0])
+
+    pricer, _ = operators_of(dense(), Workload(seq_len=SEQ), dp=8)
+    share = attention_share(128 + ATTENTION_TILE, SEQ, True)
+    whole = pricer.rates.attention(SEQ, SEQ, 64.0, 8.0, 128.0, 128.0, score_share=share, batch=1)
+    assert seconds(128) == pytest.approx(float(whole.seconds), rel=1e-9)
+    assert seconds(128) < seconds(1024) < seconds(None)
