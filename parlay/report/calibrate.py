@@ -75,10 +75,13 @@ def _identity(c: Calibration) -> list[tuple[str, str]]:
     )  # fmt: skip
     stack = ", ".join(f"{k} {v}" for k, v in (("torch", s.torch), ("CUDA", s.cuda), ("NCCL", _dotted(s.nccl))) if v)
     several = t.hosts * t.ranks_per_host > 1
-    shape = f"{t.hosts} hosts x {t.ranks_per_host} ranks" if several else "one rank"
+    shape = (
+        f"{t.hosts} host{'s' * (t.hosts > 1)} x {t.ranks_per_host} rank{'s' * (t.ranks_per_host > 1)}" if several else "one rank"
+    )
     samples = f"up to {c.method.samples} samples" if c.method.samples > 1 else "one sample"
     among = f", {c.method.reduce_ranks} over ranks" if several else ""
-    method = f"{c.method.stat} of {samples}{among}, {c.method.mode}"
+    mode = "" if c.method.mode == "unknown" else f", {c.method.mode}"
+    method = f"{c.method.stat} of {samples}{among}{mode}"
     transport = f", {t.transport}" if t.transport and several else ""
     starter = f", started by {t.launcher}" if t.launcher not in (None, "none") else ""
     rows = [
@@ -185,7 +188,7 @@ def _links(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
         )  # fmt: skip
     columns = [
         Column("collective", right=False), Column("level", right=False), Column("ranks", right=False), Column("smallest"),
-        Column("bus of the largest"), Column("W (slope, 1 MB and more)"), Column("bus by size", right=False, drop=3), Column("spread %", drop=2),
+        Column("bus of the largest"), Column("slope from 1 MB"), Column("bus by size", right=False, drop=3), Column("spread %", drop=2),
         Column("fit off %", drop=1), Column("at most %", drop=1),
     ]  # fmt: skip
     return ["", *render(columns, rows, page)]
@@ -209,7 +212,7 @@ def show_document(c: Calibration) -> dict[str, Any]:
 
 def diff_lines(a: Calibration, b: Calibration, moved: Sequence[Moved], page: Page) -> list[str]:
     """Return the rates that moved beyond their spread, largest first, and how many did not."""
-    out = fields([("A", f"{a.device.name}, {a.created}, {_stack(a)}"), ("B", f"{b.device.name}, {b.created}, {_stack(b)}")], page)
+    out = fields([("A", _who(a)), ("B", _who(b))], page)
     if a.device.name != b.device.name:
         out += wrap("! the two were measured on different devices", page)
     beyond = [m for m in moved if m.beyond]
@@ -222,12 +225,9 @@ def diff_lines(a: Calibration, b: Calibration, moved: Sequence[Moved], page: Pag
     return [*out, *(["", *render(columns, rows, page)] if rows else [])]
 
 
-def _stack(c: Calibration) -> str:
-    return ", ".join(
-        x
-        for x in (f"torch {c.software.torch}" if c.software.torch else "", f"driver {c.device.driver}" if c.device.driver else "")
-        if x
-    )
+def _who(c: Calibration) -> str:
+    stack = (("torch", c.software.torch), ("driver", c.device.driver))
+    return ", ".join([c.device.name, c.created, *(f"{name} {version}" for name, version in stack if version)])
 
 
 def diff_document(a: Calibration, b: Calibration, moved: Sequence[Moved]) -> dict[str, Any]:
