@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from parlay.rates.calibration_file import AttentionPoint, Calibration, Gemm
+from parlay.units import show_bytes
 
 # Bytes that the forward of each kind of kernel moves for one element of its main tensor in two-byte numbers, and its backward
 # over that: the counts of parlay.estimate.operators, so that rate x count gives the measured time back.
@@ -66,6 +67,34 @@ class Task:
 def task(kind: str, **shape: int | str | bool) -> Task:
     """Return a task whose key follows from its shape."""
     return Task(kind, f"{kind} " + " ".join(f"{k}={v}" for k, v in sorted(shape.items())), tuple(sorted(shape.items())))
+
+
+def words(t: Task) -> str:
+    """Return a task as a person names it.
+
+    Examples
+    --------
+    >>> words(task("gemm", dtype="bf16", m=512, n=4096, k=2048, layout="TN"))
+    'product 512 x 2048 x 4096 TN in bf16'
+    >>> words(task("link", op="all_reduce", level="intra", n=8, local=8, active=1, bytes=1 << 20))
+    'all_reduce intra over 8, 1.00 MiB'
+    """
+    f = t.fields
+    if t.kind == "gemm":
+        return f"product {f['m']} x {f['k']} x {f['n']} {f['layout']} in {f['dtype']}"
+    if t.kind == "grouped_gemm":
+        return f"{f['groups']} products of {f['rows']} rows, {f['k']} x {f['n']}, in {f['dtype']}"
+    if t.kind == "attention":
+        return f"attention {'backward' if f['backward'] else 'forward'}, {f['seq']} tokens, {f['heads']} heads of {f['qk_dim']}"
+    if t.kind == "stream":
+        return f"{f['op']} {f['direction']}, {int(f['elements']):,} elements"
+    if t.kind == "host_copy":
+        return f"copy {str(f['direction']).replace('_', ' ')}, {show_bytes(int(f['bytes']))}"
+    if t.kind == "link":
+        return f"{f['op']} {f['level']} over {f['n']}, {show_bytes(int(f['bytes']))}"
+    if t.kind == "sustained":
+        return f"products in {f['dtype']} over and over"
+    return {"launch": "gaps between launches", "overlap": f"products beside {f.get('comm')}"}[t.kind]
 
 
 @dataclasses.dataclass(frozen=True)

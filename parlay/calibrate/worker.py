@@ -18,7 +18,7 @@ from parlay.calibrate.launch import Job
 from parlay.calibrate.links import groups_of, link_call, overlap
 from parlay.calibrate.shapes import shapes_of
 from parlay.calibrate.state import State, begin
-from parlay.calibrate.tasks import Task, anchors, done_keys, gemm_tasks, host_tasks, link_tasks, stream_tasks, task
+from parlay.calibrate.tasks import Task, anchors, done_keys, gemm_tasks, host_tasks, link_tasks, stream_tasks, task, words
 from parlay.errors import AnswerIsNoError, ParlayError, UsageError
 from parlay.hardware.spec import Cluster
 from parlay.models.spec import ModelSpec
@@ -174,7 +174,8 @@ class _Run:
             out += link_tasks(hosts, per_host, s.ops, s.least_bytes, s.most_bytes or LARGEST_MESSAGE.get(e.backend, 1 << 28))
         if world > 1 and "overlap" in s.parts:
             out.append(task("overlap", comm="all_reduce"))
-        skipped += [(f"{p}", "not asked for") for p in PARTS if p not in s.parts]
+        unasked = [p for p in PARTS if p not in s.parts]
+        skipped += [(", ".join(unasked), "not asked for")] if unasked else []
         return out, skipped
 
     def _fresh(self, per_host: int) -> Calibration:
@@ -201,11 +202,12 @@ class _Run:
             spent = self.engine.largest([time.monotonic() - self.start])[0]
             if budget is not None and spent > budget:
                 complete = False
-                self._note("skipped", f"{len(self.tasks) - i} points", f"the budget of {budget:.0f} s was spent")
+                left = f"{len(self.tasks) - i} point{'s' * (i < len(self.tasks) - 1)}"
+                self._note("skipped", left, f"the budget of {budget:.0f} s was spent; --resume goes on")
                 break
             if self.progress and self.first:
                 guess = spent / i * (len(self.tasks) - i) if i else each * len(self.tasks)
-                self.progress(i, len(self.tasks), t.key, min(guess, budget - spent) if budget is not None else guess)
+                self.progress(i, len(self.tasks), words(t), min(guess, budget - spent) if budget is not None else guess)
             self._point(t, each)
             self._save()
         return self._finish(complete)
@@ -231,7 +233,7 @@ class _Run:
         failed = [f"rank {rank}: {text}" for rank, text in enumerate(e.gather(why)) if text]
         if failed:
             unsupported = "needs" in failed[0] or "has no" in failed[0]
-            self._note("skipped" if unsupported else "errors", t.key, failed[0])
+            self._note("skipped" if unsupported else "errors", words(t), failed[0])
             return
         if t.kind == "launch":
             if self.state:
@@ -246,7 +248,7 @@ class _Run:
         if self.state:
             refused = self.state.add(t, samples, e.backend)
             if refused:
-                self.state.note("errors", t.key, refused)
+                self.state.note("errors", words(t), refused)
 
     def _calls(self, t: Task) -> Any:
         """Return what is timed; the launch gap is measured at once."""

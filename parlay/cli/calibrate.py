@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -220,7 +221,8 @@ class _Progress:
             return
         self.last = now
         line = f"{done}/{total} points, about {left_s:.0f} s left, next: {name}"
-        sys.stderr.write(f"\r\x1b[K{line[:100]}" if self.terminal else line + "\n")
+        room = shutil.get_terminal_size().columns - 1  # a line that breaks could not be wiped
+        sys.stderr.write(f"\r\x1b[K{line[:room]}" if self.terminal else line + "\n")
         sys.stderr.flush()
 
     def close(self) -> None:

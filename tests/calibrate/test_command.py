@@ -1,6 +1,7 @@
 """`parlay calibrate show, diff, import, fit` and --rates, as a person meets them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -228,3 +229,15 @@ def test_run_says_what_it_cannot_take(ran, tmp_path):
         code, _, err = ran("calibrate", "run", "-o", tmp_path / "c.json", *arguments)
         assert code == 2
         assert words in err
+
+
+def test_the_guides_own_hardware_file_takes_a_calibration_of_that_machine(ran, file, tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "calibrate.md").read_text()
+    hosts = tmp_path / "my-hosts.toml"
+    hosts.write_text(guide.split("```toml\n")[1].split("```")[0])
+    command = next(line for line in guide.splitlines() if "my-hosts.toml" in line).split()[1:]
+    mine = file("my-machine.json", device=MeasuredDevice(name="AMD EPYC", vendor="cpu"))
+    given = [{"my-hosts.toml": hosts, "my-machine.json": mine}.get(word, word) for word in command]
+    code, out, err = ran(*given)
+    assert (code in (0, 1), err) == (True, ""), err  # whether it fits in the memory of the example is not the question
+    assert "step time from:" in out

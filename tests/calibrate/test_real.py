@@ -89,11 +89,11 @@ latency_s = "100 us"
 """
 
 COMPUTE = ["--seq-len", SEQ, "--micro-batch", BATCH, "--optimizer-dtype", "bf16", "--gemm-side", 512]
-COMPUTE += ["--min-bytes", "64KiB", "--max-bytes", "8MiB", "--timeout", 60, "--budget", "120s"]
+COMPUTE += ["--min-bytes", "64KiB", "--max-bytes", "8MiB", "--timeout", 60, "--budget", "240s"]
 LINKS = ["--parts", "links", "--min-bytes", "64KiB", "--timeout", 30]
 
 
-def alone(*arguments, environment=None, limit_s=300):
+def alone(*arguments, environment=None, limit_s=400):
     """Run one Python process with one thread of torch."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)], env=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
@@ -155,7 +155,7 @@ def measured(request, with_torch, why_no_hosts, folder):
 
             def ranks(*arguments):
                 two.start(*arguments)
-                ran = two.wait(240)
+                ran = two.wait(400)
                 assert all(code == 0 for code, _, _ in ran), "".join(stderr[-2000:] for _, _, stderr in ran)
                 return ran[0][1]
 
