@@ -63,7 +63,7 @@ def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: La
         table = tables.row(np.asarray(act.token_tensors(s.seq_len / s.cp, rotary, element_bytes=ROTARY_BYTES)))
         parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors"))
     if settings.kernels == "transformer-engine":
-        parts += _last_stage(model, layouts, stages, tables)
+        parts += _last_stage(model, workload, layouts, stages, tables)
     if settings.framework == "torchtitan" and np.any(layouts.pp > 1):
         parts.append(_receive_buffers(model, workload, layouts, stages, tables))
     return total("memory.caches", "caches and workspaces", tuple(parts))
@@ -80,16 +80,21 @@ def _receive_buffers(model: ModelSpec, workload: Workload, layouts: Layouts, sta
     return Term("memory.caches.receive", "buffers of the pipeline's exchange", held, formula="activations.token_tensors")
 
 
-def _last_stage(model: ModelSpec, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
+def _last_stage(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
     """The output layer's gathered input (layers.py:627,671), and the input gradient that the loop's variable still names
-    (schedules.py:2436-2447)."""
+    (schedules.py:2436-2447). Megatron's own attention makes its scores in the same buffer (dot_product_attention.py)."""
     s = tables.shard
     head = stages.head.astype(np.float64)
     whole = tables.row(np.where(s.sp & (s.tp > 1), np.asarray(act.token_tensors(s.tokens, model.hidden)), 0.0))
     part = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
     piped = (layouts.pp > 1)[:, None]
+    buffer = whole * head
+    heads = max((kind.mixer.heads for kind in model.kinds.values() if isinstance(kind.mixer, GroupedAttention)), default=0)
+    if workload.local_layers and not workload.flash_attention and heads:
+        scores = act.unfused_scores(s.tokens, workload.seq_len, heads, tensor=s.tp, dropout=0)
+        buffer = np.maximum(buffer, tables.row(np.asarray(scores)))
     return [
-        Term("memory.caches.gathered", "gathered input of the output layer", whole * head, formula="activations.token_tensors"),
+        Term("memory.caches.gathered", "buffer of gathered inputs and scores", buffer, formula="activations.token_tensors"),
         Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors"),
     ]
 

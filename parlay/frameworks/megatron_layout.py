@@ -197,6 +197,7 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "overlap_grad_reduce": args.on("--overlap-grad-reduce"), "overlap_param_gather": args.on("--overlap-param-gather"),
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,
         "gradient_accumulation_fusion": not args.on("--no-gradient-accumulation-fusion"),
+        "local_layers": args.text("--transformer-impl") == "local",
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
         **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip

@@ -27,6 +27,7 @@ class Workload(Spec):
     framework: Framework = "megatron-core"
     causal: bool = True
     flash_attention: bool = True
+    local_layers: bool = False  # Megatron's own layers, not Transformer Engine's (Megatron --transformer-impl local)
     total_tokens: Annotated[int, Field(gt=0, le=10**18)] | None = None  # of the whole training run
     gradient_dtype: StateDtype | None = None  # of the accumulated, reduced gradient
     moment_dtype: StateDtype | None = None  # of the optimizer's moments

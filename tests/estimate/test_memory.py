@@ -191,3 +191,16 @@ def test_megatron_fsdp_keeps_no_gathered_weight_between_two_steps():
     work = Workload(seq_len=1024, global_batch=32, gradient_dtype="fp32", gradient_accumulation_fusion=False)
     held = memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32))
     assert held.after_step[0, 0] / 2**20 == pytest.approx(235.6, rel=5e-3)
+
+
+def test_megatrons_own_attention_keeps_a_buffer_of_scores():
+    """b a s^2 / t scores of two bytes, in the buffer that also takes the output layer's gathered input."""
+    kind = LayerKind(mixer=GroupedAttention(heads=8, kv_heads=8, head_dim=64), mlp=DenseMlp(width=2048))
+    model = ModelSpec(id="m", name="m", hidden=512, vocab=50257, kinds={"block": kind}, layers=(Run(kinds=("block",), count=12),))
+    lay = Layouts.of(Layout(tp=2, pp=2, sp=True, micro_batch=4))
+    after = []
+    for local in (False, True):
+        work = Workload(seq_len=1024, global_batch=32, flash_attention=False, local_layers=local)
+        after.append(memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32)).after_step[0])
+    scores, gathered = 4 * 4 * 1024**2 * 2, 4 * 1024 * 512 * 2
+    assert (after[1] - after[0]).tolist() == [scores, scores - gathered]
