@@ -198,10 +198,16 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,
         "gradient_accumulation_fusion": not args.on("--no-gradient-accumulation-fusion"),
         "local_layers": args.text("--transformer-impl") == "local",
+        "deferred_head_gradients": _deferred(args),
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
         **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _deferred(args: Given) -> int | None:
+    limit = args.whole("--wgrad-deferral-limit") or 0
+    return limit if args.on("--defer-embedding-wgrad-compute") else None
 
 
 def precision_of(args: Given) -> str:

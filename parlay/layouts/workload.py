@@ -53,5 +53,6 @@ class Workload(Spec):
     compiled: bool | None = None  # torch.compile (torchtitan)
     loss_compiled: bool | None = None  # None = as `compiled`
     gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
+    deferred_head_gradients: Annotated[int, Field(ge=0)] | None = None  # micro-batches (0: all) of which it waits for the end
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply

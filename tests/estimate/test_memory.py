@@ -204,3 +204,18 @@ def test_megatrons_own_attention_keeps_a_buffer_of_scores():
         after.append(memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32)).after_step[0])
     scores, gathered = 4 * 4 * 1024**2 * 2, 4 * 1024 * 512 * 2
     assert (after[1] - after[0]).tolist() == [scores, scores - gathered]
+
+
+def test_head_gradients_that_wait():
+    """Two micro-batches' bf16 logit gradients and inputs on the last stage; all eight without a limit; none without a pipeline."""
+    model, cluster = MODELS["llama-70b"], load_cluster("dgx-b200")
+
+    def peaks(pp, limit):
+        lay = Layouts.of(Layout(pp=pp))
+        work = Workload(global_batch=8, deferred_head_gradients=limit)
+        return memory(model, cluster, work, lay, stages_of(model, lay, 8)).allocated[0]
+
+    each = 4096 * (128384 + 8192) * 2
+    assert (peaks(2, 2) - peaks(2, None)).tolist() == [0, 2 * each]
+    assert (peaks(2, 0) - peaks(2, None)).tolist() == [0, 8 * each]
+    assert peaks(1, 2).tolist() == peaks(1, None).tolist()
