@@ -245,7 +245,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
         framework=who,
         kernels=kernels,
         weight_bytes=4.0 if fp32 or (own_master and master == "fp32") else 2.0,
-        gradient_bytes=BYTES[grad],
+        gradient_bytes=BYTES[grad] + (2.0 if who == "deepspeed" and grad == "fp32" and not fp32 else 0.0),  # BF16_Optimizer
         sharded_gradient_bytes=BYTES[grad if workload.gradient_dtype else base.sharded_gradient],
         master_bytes=0.0 if own_master or master == "bf16" else BYTES[master],
         moment_bytes=BYTES[moment],

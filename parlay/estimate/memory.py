@@ -78,7 +78,7 @@ def memory(
     share = checkpointed_share(layouts, stages)
     kept, by_kind = kept_by_stage(model, stages, tables, share)
     always, ahead, behind = gathered(settings, layouts, stages, tables, local.dense + local.expert)
-    cached = caches(model, settings, layouts, stages, tables)
+    cached = caches(model, workload, settings, layouts, stages, tables)
     unsharded = Term(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
     )

@@ -17,6 +17,7 @@ from parlay.formulas import buffers
 from parlay.formulas import communication_buffers as comm
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
+from parlay.layouts.workload import Workload
 from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec
 
 Array = NDArray[np.float64]
@@ -35,7 +36,7 @@ LIVE_ELEMENTS = 1e9  # DeepSpeed stage3_max_live_parameters and max_reuse_distan
 DEEPSPEED_BUCKET = 5e8  # reduce_bucket_size, allgather_bucket_size (zero/config.py:113,132)
 
 
-def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
     """Return what stays allocated from the first step on: stand-in gradients, workspaces, tables, gathered inputs."""
     s = tables.shard
     parts = []
@@ -62,20 +63,38 @@ def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stage
         table = tables.row(np.asarray(act.token_tensors(s.seq_len / s.cp, rotary, element_bytes=ROTARY_BYTES)))
         parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors"))
     if settings.kernels == "transformer-engine":
-        parts += _last_stage(model, layouts, stages, tables)
+        parts += _last_stage(model, workload, layouts, stages, tables)
+    if settings.framework == "torchtitan" and np.any(layouts.pp > 1):
+        parts.append(_receive_buffers(model, workload, layouts, stages, tables))
     return total("memory.caches", "caches and workspaces", tuple(parts))
 
 
-def _last_stage(model: ModelSpec, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
+def _receive_buffers(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+    """torch.distributed.pipelining makes a buffer for each micro-batch's input and output gradient when it starts, and keeps
+    what it sent for the backward pass (stage.py: args_recv_info, grad_recv_info, fwd_cache); layers' inputs count elsewhere."""
+    part = tables.row(np.asarray(act.token_tensors(tables.shard.local_tokens, model.hidden)))
+    rounds = layouts.micro_batches(workload.global_batch)[:, None].astype(np.float64)
+    received, sent = stages.chunks - stages.embedding, stages.chunks - stages.head
+    count = (rounds - stages.in_flight) * received + (rounds + stages.in_flight) * sent
+    held = np.where((layouts.pp > 1)[:, None], np.maximum(count, 0.0), 0.0) * part
+    return Term("memory.caches.receive", "buffers of the pipeline's exchange", held, formula="activations.token_tensors")
+
+
+def _last_stage(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
     """The output layer's gathered input (layers.py:627,671), and the input gradient that the loop's variable still names
-    (schedules.py:2436-2447)."""
+    (schedules.py:2436-2447). Megatron's own attention makes its scores in the same buffer (dot_product_attention.py)."""
     s = tables.shard
     head = stages.head.astype(np.float64)
     whole = tables.row(np.where(s.sp & (s.tp > 1), np.asarray(act.token_tensors(s.tokens, model.hidden)), 0.0))
     part = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
     piped = (layouts.pp > 1)[:, None]
+    buffer = whole * head
+    heads = max((kind.mixer.heads for kind in model.kinds.values() if isinstance(kind.mixer, GroupedAttention)), default=0)
+    if workload.local_layers and not workload.flash_attention and heads:
+        scores = act.unfused_scores(s.tokens, workload.seq_len, heads, tensor=s.tp, dropout=0)
+        buffer = np.maximum(buffer, tables.row(np.asarray(scores)))
     return [
-        Term("memory.caches.gathered", "gathered input of the output layer", whole * head, formula="activations.token_tensors"),
+        Term("memory.caches.gathered", "buffer of gathered inputs and scores", buffer, formula="activations.token_tensors"),
         Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors"),
     ]
 

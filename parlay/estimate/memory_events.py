@@ -87,6 +87,7 @@ def peak(
     rest = rest + (0.0 if head_cached else table_gradient)
     early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
+    rest = rest + _deferred(model, workload, layouts, tables)
     output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
     embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
     event = _largest((forward, backward, output, step - kept, embedding))
@@ -123,6 +124,18 @@ def _in_flight(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
     one = 1.0 / np.maximum(stages.layer_total, 1.0)
     more = np.minimum(stages.in_flight + one, layouts.micro_batches(workload.global_batch)[:, None])
     return np.where(layouts.ep_overlap[:, None], np.maximum(more, stages.in_flight), stages.in_flight)
+
+
+def _deferred(model: ModelSpec, workload: Workload, layouts: Layouts, tables: Tables) -> Array | float:
+    """Return what head weight gradients that wait hold: each micro-batch's bf16 logit gradient and its input
+    (Megatron-LM tensor_parallel/layers.py, grad_output_buffer and embedding_activation_buffer)."""
+    limit = workload.deferred_head_gradients
+    if limit is None:
+        return 0.0
+    s, rounds = tables.shard, layouts.micro_batches(workload.global_batch)[:, None]
+    waiting = np.where((layouts.pp > 1)[:, None], np.minimum(rounds, limit or rounds), 0.0)
+    gradient = logits.logits_held(s.tokens, tables.vocab, 2.0, tensor=s.tp)
+    return np.asarray(waiting * tables.row(np.asarray(gradient + act.token_tensors(s.local_tokens, model.hidden))))
 
 
 def _largest(moments: tuple[Array, ...]) -> NDArray[np.int64]:

@@ -197,6 +197,8 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "overlap_grad_reduce": args.on("--overlap-grad-reduce"), "overlap_param_gather": args.on("--overlap-param-gather"),
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,
         "gradient_accumulation_fusion": not args.on("--no-gradient-accumulation-fusion"),
+        "local_layers": args.text("--transformer-impl") == "local",
+        "deferred_head_gradients": _deferred(args),
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
         "bf16_layers": _bf16_layers(args), **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip
@@ -209,6 +211,11 @@ def _bf16_layers(args: Given) -> int | None:
     if not args.on("--first-last-layers-bf16"):
         return None
     return (1 if start is None else start) + (1 if end is None else end)
+
+
+def _deferred(args: Given) -> int | None:
+    limit = args.whole("--wgrad-deferral-limit") or 0
+    return limit if args.on("--defer-embedding-wgrad-compute") else None
 
 
 def precision_of(args: Given) -> str:

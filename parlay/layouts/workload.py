@@ -27,6 +27,7 @@ class Workload(Spec):
     framework: Framework = "megatron-core"
     causal: bool = True
     flash_attention: bool = True
+    local_layers: bool = False  # Megatron's own layers, not Transformer Engine's (Megatron --transformer-impl local)
     total_tokens: Annotated[int, Field(gt=0, le=10**18)] | None = None  # of the whole training run
     gradient_dtype: StateDtype | None = None  # of the accumulated, reduced gradient
     moment_dtype: StateDtype | None = None  # of the optimizer's moments
@@ -54,5 +55,6 @@ class Workload(Spec):
     compiled: bool | None = None  # torch.compile (torchtitan)
     loss_compiled: bool | None = None  # None = as `compiled`
     gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
+    deferred_head_gradients: Annotated[int, Field(ge=0)] | None = None  # micro-batches (0: all) of which it waits for the end
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply

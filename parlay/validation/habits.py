@@ -30,6 +30,7 @@ class Habit:
     dropout: float = 0.0
     recompute: tuple[str, ...] = ()
     in_place: bool | None = None  # shards are gathered into and reduced from the tensors themselves
+    bf16_gradient: StateDtype | None = None  # with bf16 weights, where it differs
     by_cost: bool = False  # layers are dealt out to pipeline stages by their cost
     remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
     said: str = ""
@@ -47,8 +48,9 @@ HABITS: tuple[Habit, ...] = (
           said="Megatron-LM of 2021: fp16 gradients reduced after the last backward, attention scores materialised"),
     Habit(r"megatron-lm \(2022\)", "megatron-core", "2022-05-31", 0, "fp16", "unfused", False, flash=False, dropout=0.1,
           said="Megatron-LM of 2022: fp16 gradients reduced after the last backward, attention scores materialised"),
+    # bf16 over a pipeline is DeepSpeed's BF16_Optimizer, which sums gradients in fp32 (DeepSpeed pull request 1801)
     Habit(r"megatron-deepspeed", "deepspeed", "2022-03-31", 1, None, "unfused", False, flash=False, sp=False, dropout=0.1,
-          recompute=("full",), said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
+          recompute=("full",), bf16_gradient="fp32", said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
     Habit(r"megatron-lm \(flagperf\)", "megatron-core", "2024-06-30", 1, "fp32", "unfused", False),
     Habit(r"megascale|hai-llm|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
     # "dense CP long-seq a2a" (docs/b200/b200_release_v1.2_summary.md); its TransformerEngine 2.11 is of January 2026

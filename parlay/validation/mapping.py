@@ -216,6 +216,8 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     states = run.setting("optimizer_state_dtypes")
     main = words.gradient_of(states) if "main grads" in states else None
     gradient = main or words.gradient_of(run.setting("grad_dtype")) or habit.gradient
+    if gradient is None and precision == "bf16":
+        gradient = habit.bf16_gradient
     master, moment = words.states_of(states, precision)
     if master is None and habit.remainder and precision == "bf16":
         master = "fp16"

@@ -36,6 +36,8 @@ def test_deepspeed_keeps_bf16_gradients_and_copies_them_for_the_step():
     s = settings(framework="deepspeed")
     assert (s.weight_bytes, s.gradient_bytes, s.master_bytes, s.step_bytes) == (2, 2, 4, 4)
     assert s.bucket_elements_of([8]).tolist() == [5e8]
+    summed = settings(framework="deepspeed", gradient_dtype="fp32")  # BF16_Optimizer: fp32 sums beside the bf16 gradients
+    assert (summed.gradient_bytes, summed.step_bytes) == (6, 0)
 
 
 @pytest.mark.parametrize(

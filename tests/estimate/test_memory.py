@@ -191,3 +191,31 @@ def test_megatron_fsdp_keeps_no_gathered_weight_between_two_steps():
     work = Workload(seq_len=1024, global_batch=32, gradient_dtype="fp32", gradient_accumulation_fusion=False)
     held = memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32))
     assert held.after_step[0, 0] / 2**20 == pytest.approx(235.6, rel=5e-3)
+
+
+def test_megatrons_own_attention_keeps_a_buffer_of_scores():
+    """b a s^2 / t scores of two bytes, in the buffer that also takes the output layer's gathered input."""
+    kind = LayerKind(mixer=GroupedAttention(heads=8, kv_heads=8, head_dim=64), mlp=DenseMlp(width=2048))
+    model = ModelSpec(id="m", name="m", hidden=512, vocab=50257, kinds={"block": kind}, layers=(Run(kinds=("block",), count=12),))
+    lay = Layouts.of(Layout(tp=2, pp=2, sp=True, micro_batch=4))
+    after = []
+    for local in (False, True):
+        work = Workload(seq_len=1024, global_batch=32, flash_attention=False, local_layers=local)
+        after.append(memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32)).after_step[0])
+    scores, gathered = 4 * 4 * 1024**2 * 2, 4 * 1024 * 512 * 2
+    assert (after[1] - after[0]).tolist() == [scores, scores - gathered]
+
+
+def test_head_gradients_that_wait():
+    """Two micro-batches' bf16 logit gradients and inputs on the last stage; all eight without a limit; none without a pipeline."""
+    model, cluster = MODELS["llama-70b"], load_cluster("dgx-b200")
+
+    def peaks(pp, limit):
+        lay = Layouts.of(Layout(pp=pp))
+        work = Workload(global_batch=8, deferred_head_gradients=limit)
+        return memory(model, cluster, work, lay, stages_of(model, lay, 8)).allocated[0]
+
+    each = 4096 * (128384 + 8192) * 2
+    assert (peaks(2, 2) - peaks(2, None)).tolist() == [0, 2 * each]
+    assert (peaks(2, 0) - peaks(2, None)).tolist() == [0, 8 * each]
+    assert peaks(1, 2).tolist() == peaks(1, None).tolist()

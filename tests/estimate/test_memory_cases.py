@@ -113,6 +113,14 @@ def test_torchtitan_reserved_memory_with_a_compiled_loss(ranks, reserved):
     assert held.reserved[0, 0] / GIB == pytest.approx(reserved, rel=0.09)
 
 
+def test_torch_pipelines_make_their_receive_buffers_at_once():
+    """First of 4 stages, 16 micro-batches: 16 gradients and 4 outputs; the last: 15 inputs beyond the one whose layers count."""
+    held = priced(LLAMA_8B, {"pp": 4, "zero": 0}, framework="torchtitan", seq_len=4096, global_batch=16)
+    stream = 4096 * 4096 * 2
+    found = held.tree.find("memory.caches.receive").value[0] / stream
+    assert found.tolist() == [20, 13 + 19, 14 + 18, 15]
+
+
 def test_a_compiled_layer_drops_what_no_gradient_needs():
     """Per-operator recompute names the second matrix's product; eager keeps it, compiled it is dropped."""
     eager, compiled = (

@@ -74,6 +74,11 @@ def test_a_yaml_of_a_mixture_of_experts():
         ("--bf16", "training.gradient_dtype", "fp32"),
         ("--num-experts 4", "training.moe_dispatcher", "allgather"),
         ("--attention-backend unfused", "training.flash_attention", False),
+        ("--defer-embedding-wgrad-compute --wgrad-deferral-limit 2", "training.deferred_head_gradients", 2),
+        ("--defer-embedding-wgrad-compute", "training.deferred_head_gradients", 0),
+        ("--transformer-impl local", "training.local_layers", True),
+        ("--activation-func-fp8-input-store", "training.fp8_activation_inputs", True),
+        ("--mtp-num-layers 2 --mtp-use-repeated-layer", "model.mtp_shared", True),
         ("--cuda-graph-impl local", "training.cuda_graphs", True),
         ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router", "training.cuda_graphs", False),
         (
