@@ -90,7 +90,7 @@ latency_s = "100 us"
 
 COMPUTE = ["--seq-len", SEQ, "--micro-batch", BATCH, "--optimizer-dtype", "bf16", "--gemm-side", 512]
 COMPUTE += ["--min-bytes", "64KiB", "--max-bytes", "8MiB", "--timeout", 60, "--budget", "240s"]
-LINKS = ["--parts", "links", "--min-bytes", "64KiB", "--timeout", 30]
+LINKS = ["--parts", "links", "--min-bytes", "64KiB", "--timeout", 15]
 
 
 def alone(*arguments, environment=None, limit_s=400):
