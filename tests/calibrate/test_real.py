@@ -90,7 +90,7 @@ latency_s = "100 us"
 
 COMPUTE = ["--seq-len", SEQ, "--micro-batch", BATCH, "--optimizer-dtype", "bf16", "--gemm-side", 512]
 COMPUTE += ["--min-bytes", "64KiB", "--max-bytes", "8MiB", "--timeout", 60, "--budget", "240s"]
-LINKS = ["--parts", "links", "--min-bytes", "64KiB", "--timeout", 30]
+LINKS = ["--parts", "links", "--min-bytes", "64KiB", "--timeout", 15]
 
 
 def alone(*arguments, environment=None, limit_s=400):
@@ -113,11 +113,18 @@ class Measured:
         """Return the time of a step that two measurements agree on; the prediction has no part in the choice.
 
         Other work on the machine only ever adds time, so the fastest median counts once another comes within a tenth of it.
+        The two runs on either side of the calibration must be as fast, or it was measured on a slower machine.
         """
         while True:
             fastest, *others = sorted(one[key] for one in self.ran)
             if others and others[0] <= 1.1 * fastest:
-                return (fastest + others[0]) / 2
+                step = (fastest + others[0]) / 2
+                slowest = max(one[key] for one in self.ran[:2])
+                if slowest > (1 + MOST_OFF) * step:
+                    pytest.skip(
+                        f"the machine was too busy to judge by: a step took {slowest:.3f} s beside it, {step:.3f} s later"
+                    )
+                return step
             if len(self.ran) >= most:
                 shown = ", ".join(f"{one[key]:.3f}" for one in self.ran)
                 pytest.skip(f"the machine is too busy to judge by: a step took {shown} s")
