@@ -189,7 +189,7 @@ class _Run:
             topology=machine.topology_of(e, s.environment, per_host, ""),
             method=Method(
                 warmup=WARM_CALLS[e.kind], samples=MOST_SAMPLES, l2_flush_bytes=L2_FLUSH_BYTES if e.cuda else 0,
-                mode="burst" if e.cuda else "sustained",
+                mode="burst" if e.cuda else "sustained", compiled=e.compiles,
             ),
         )  # fmt: skip
 

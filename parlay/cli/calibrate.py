@@ -105,7 +105,7 @@ def run(
         cluster=load_cluster(on, user_catalog_directory()) if on else None,
         resume=resume,
         environment=environment,
-        command=tuple(sys.argv),
+        command=("parlay", *sys.argv[1:]),
         nccl_log=lambda: _read(log),
     )
     bar = _Progress()

@@ -31,6 +31,9 @@ FLASH2_FORWARD = 1.75
 FLASH2_BACKWARD = 1.62
 # FlashAttention-1 reaches 25-40 % of an A100's peak where 2 reaches 50-73 % (arXiv:2307.08691, abstract): the middles' ratio.
 FLASH1 = 61.5 / 32.5
+# PyTorch 2.11's scaled_dot_product_attention ran at 551 TFLOP/s backward on an H200, which only cuDNN's kernel reaches
+# (parlay/rates/calibrations/h200-one-gpu.json).
+SDPA_TUNED_SINCE = "2026-03-01"
 FLASH2_SINCE = "2023-11-30"  # released in July 2023, in the training stacks by the end of that year
 
 # PyTorch's non-reentrant checkpoint ends a block's second forward as soon as every tensor that its backward reads is there
@@ -102,14 +105,16 @@ def attention_kernel(workload: Workload) -> Kernel:
     """Return the attention kernel that a framework of that date calls where nothing else is said.
 
     Megatron-core calls Transformer Engine, which picks cuDNN or FlashAttention-3; torchtitan calls PyTorch's
-    scaled_dot_product_attention, which is FlashAttention-2; so do DeepSpeed's models.
+    scaled_dot_product_attention, which was FlashAttention-2 for long and is cuDNN on Hopper now; DeepSpeed's models call
+    FlashAttention-2.
     """
     if workload.attention_kernel is not None:
         return "flash2" if workload.attention_kernel == "flash-2" else "tuned"
     date = workload.framework_date
     if date is not None and date < FLASH2_SINCE:
         return "flash1"
-    return "tuned" if workload.framework == "megatron-core" else "flash2"
+    current = workload.framework == "torchtitan" and (date is None or date >= SDPA_TUNED_SINCE)
+    return "tuned" if workload.framework == "megatron-core" or current else "flash2"
 
 
 def _early_stop(workload: Workload) -> bool:

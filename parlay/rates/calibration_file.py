@@ -17,6 +17,7 @@ from parlay.specfile import Spec, as_usage_error, read_text
 
 SCHEMA_VERSION = 1
 FITS_VERSION = 1
+SHIPPED = Path(__file__).with_name("calibrations")
 MAX_CALIBRATION_BYTES = 64 << 20  # raw samples of a large sweep are a few MB
 
 Second = Annotated[float, Field(gt=0, le=1e6)]
@@ -255,6 +256,7 @@ class Method(Spec):
     data: str = "randn"
     mode: Literal["burst", "sustained", "mixed", "unknown"] = "unknown"
     graph: bool = False
+    compiled: bool = False  # byte-bound kernels of several operations were compiled to one
 
 
 class Note(Spec):
@@ -315,13 +317,18 @@ class Calibration(Spec):
         return tuple(c for c in self.compute if isinstance(c, GroupedGemm))
 
 
+def shipped_calibrations() -> tuple[str, ...]:
+    """Return the names of the calibrations that Parlay ships, each of one real machine."""
+    return tuple(sorted(file.stem for file in SHIPPED.glob("*.json")))
+
+
 def load_calibration(path: str | Path) -> Calibration:
     """Return the calibration of a file.
 
     Parameters
     ----------
     path : str or Path
-        A file that `parlay calibrate` wrote [-].
+        A file that `parlay calibrate` wrote, or the name of one that Parlay ships [-].
 
     Returns
     -------
@@ -334,6 +341,8 @@ def load_calibration(path: str | Path) -> Calibration:
         The file is missing, cut short, not JSON, of another kind, of a newer version, or has a wrong value.
     """
     where = Path(path)
+    if not where.exists() and str(path) in shipped_calibrations():
+        where = SHIPPED / f"{path}.json"
     text = read_text(where, most_bytes=MAX_CALIBRATION_BYTES)
     if not text.strip():
         raise UsageError(

@@ -81,7 +81,8 @@ def _identity(c: Calibration) -> list[tuple[str, str]]:
     samples = f"up to {c.method.samples} samples" if c.method.samples > 1 else "one sample"
     among = f", {c.method.reduce_ranks} over ranks" if several else ""
     mode = "" if c.method.mode == "unknown" else f", {c.method.mode}"
-    method = f"{c.method.stat} of {samples}{among}{mode}"
+    compiled = ", byte-bound kernels compiled" if c.method.compiled else ""
+    method = f"{c.method.stat} of {samples}{among}{mode}{compiled}"
     transport = f", {t.transport}" if t.transport and several else ""
     starter = f", started by {t.launcher}" if t.launcher not in (None, "none") else ""
     rows = [
