@@ -126,7 +126,8 @@ class Engine:
             return function
         if name not in self._fused:
             # A backward that is timed many times keeps its graph, which buffers given away would not survive.
-            importlib.import_module("torch._functorch.config").donated_buffer = False
+            config: Any = importlib.import_module("torch._functorch.config")
+            config.donated_buffer = False
             self._fused[name] = self.torch.compile(function, dynamic=True)
         compiled: Callable[..., Any] = self._fused[name]
         return compiled
