@@ -208,7 +208,7 @@ def clocks(tables: Path, rows: list[dict], device_id: str, base: Product, residu
         cap = FP8_STEADY_OVER_BEST * best[0] / gemm["fp8"]["flops_per_s"] if best else 1.0
         factors["fp8"] = round(min(factors["bf16"], cap), 3)
     if "fp4" in gemm:
-        factors["fp4"] = min(factors.values())
+        factors["fp4"] = factors["bf16"]  # what power leaves of the clock; fp8's own factor corrects its table as well
     return {"factors": factors} | own
 
 

@@ -13,7 +13,7 @@ from parlay.cli.readme import refreshed, sample_command
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TESTED = "python -m pytest"
+TESTED = "python -m pytest -n auto"
 MAIN_JOB = "parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --global-batch 512"
 
 

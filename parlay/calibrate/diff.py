@@ -56,6 +56,8 @@ def _points(c: Calibration) -> Iterator[tuple[str, Times]]:
             yield f"attention {p.dtype} {way} {p.batch} x {p.queries} x {p.heads}/{p.kv_heads} x {p.qk_dim}", p.seconds
     for s in c.memory:
         yield f"{s.op} {s.direction} {s.dtype} {s.bytes} bytes", s.seconds
+    for h in c.host_copies:
+        yield f"host copy {h.direction.replace('_', ' ')} {h.bytes} bytes", h.seconds
     for link in c.links:
         for q in link.points:
             yield f"{link.op} {link.level} over {link.n} ({link.local} a host) {link.backend} {q.bytes} bytes", q.seconds

@@ -10,6 +10,8 @@ import contextlib
 import datetime
 import gc
 import importlib
+import importlib.util
+import math
 import socket
 import statistics
 import time
@@ -24,6 +26,8 @@ LEAST_SAMPLES = 5
 LEAST_LINK_SAMPLES = 10  # the least of several is what finds the wire's own rate on a busy host
 L2_FLUSH_BYTES = 256 << 20  # twice the largest L2 there is, so that every call starts from memory
 CPU_ROTATION_BYTES = 192 << 20  # copies of the operands that a CPU runs through, more than a last-level cache holds
+AHEAD_CYCLES = 1 << 20  # about 0.5 ms of a clock near 2 GHz
+RANDOM_BLOCK = 1 << 20  # elements drawn of an operand
 WARM_CALLS = {"cuda": 20, "cpu": 2}
 LEAST_SAMPLE_S = {"cuda": 0.0, "cpu": 2e-3}  # a CPU sample of shorter calls repeats them, above the clock's noise
 LINK_SAMPLE_S = 5e-3
@@ -61,6 +65,7 @@ class Engine:
         self.control: Any = None
         self.groups: dict[tuple[str, int], tuple[Any, list[int]]] = {}
         self._flush: Any = None
+        self._fused: dict[str, Any] = {}
         self.alive = time.monotonic()  # when this rank last finished something
         if job.world > 1:
             self._join()
@@ -110,6 +115,23 @@ class Engine:
         self.alive = time.monotonic()
         return [float(x) for x in tensor.tolist()]
 
+    @property
+    def compiles(self) -> bool:
+        """Whether several operations are compiled to one kernel: on a GPU, with Triton."""
+        return self.cuda and importlib.util.find_spec("triton") is not None
+
+    def fused(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of tensors as one kernel, compiled once for all sizes, or as it is where nothing compiles."""
+        if not self.compiles:
+            return function
+        if name not in self._fused:
+            # A backward that is timed many times keeps its graph, which buffers given away would not survive.
+            config: Any = importlib.import_module("torch._functorch.config")
+            config.donated_buffer = False
+            self._fused[name] = self.torch.compile(function, dynamic=True)
+        compiled: Callable[..., Any] = self._fused[name]
+        return compiled
+
     def synchronize(self) -> None:
         """Wait until the device has done what it was given."""
         if self.cuda:
@@ -142,9 +164,15 @@ class Engine:
         return found
 
     def random(self, *shape: int, dtype: str = "bf16", grad: bool = False) -> Any:
-        """Return normal numbers: zeros would run faster than any training does (15 % on A100), because they save power."""
-        kind = self.dtype(dtype)
-        plain = self.torch.randn(*shape, device=self.device, dtype=self.torch.float32).to(kind)
+        """Return normal numbers: zeros would run faster than any training does (15 % on A100), because they save power.
+
+        Beyond RANDOM_BLOCK they repeat: drawing them takes a CPU longer than most measurements of them.
+        """
+        kind, count = self.dtype(dtype), math.prod(shape)
+        drawn = self.torch.randn(min(count, RANDOM_BLOCK), device=self.device, dtype=self.torch.float32).to(kind)
+        if count > RANDOM_BLOCK:
+            drawn = drawn.repeat(-(-count // RANDOM_BLOCK))[:count]
+        plain = drawn.view(shape)
         return plain.requires_grad_() if grad else plain
 
     @contextlib.contextmanager
@@ -207,6 +235,9 @@ class Engine:
         pairs = []
         for i in range(samples):
             self._flush.zero_()
+            # The device waits while the host queues the call, so that no event waits for the host: calls of compiled functions
+            # and of autograd take it 20 to 100 us, short kernels a few.
+            torch.cuda._sleep(AHEAD_CYCLES)
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
             calls[i % len(calls)]()

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.rates.calibration_file import FITS_VERSION, AttentionPoint, Calibration, Fit, Gemm, Link, Stream
+from parlay.rates.calibration_file import FITS_VERSION, AttentionPoint, Calibration, Fit, Gemm, HostCopy, Link, Stream
 from parlay.rates.kernels import ACCUMULATED_BYTES, ELEMENT_BYTES, soft_maximum
 from parlay.rates.network import wire_factor
-from parlay.rates.points import attention_shape, link_key, merged_streams
+from parlay.rates.points import attention_shape, copied, host_key, link_key, merged_streams
 
 Array = NDArray[np.float64]
 Model = Callable[[Array], Array]
@@ -224,6 +224,16 @@ def fit_attention(points: Sequence[AttentionPoint], dtype: str, *, backward: boo
 def fit_stream(points: Sequence[Stream], kind: str) -> Fit | None:
     """Return bytes / W + t0 of a byte-bound kernel, all directions together; None below two sizes."""
     size, t = merged_streams(points)
+    return _affine(f"stream {kind}", size, t, [p.seconds.spread for p in points])
+
+
+def fit_host_copies(points: Sequence[HostCopy], direction: str) -> Fit | None:
+    """Return bytes / W + t0 of copies in one direction; None below two sizes."""
+    own = [p for p in points if p.direction == direction]
+    return _affine(host_key(direction), *copied(own), [p.seconds.spread for p in own])
+
+
+def _affine(target: str, size: Array, t: Array, spreads: Sequence[float]) -> Fit | None:
     if len(size) < 2:
         return None
     W0 = float(np.max(size / t))
@@ -235,13 +245,13 @@ def fit_stream(points: Sequence[Stream], kind: str) -> Fit | None:
     starts = [(math.log(W0), math.log(first * share)) for share in (0.02, 0.5)]
     found = least_logs(model, t, starts, (math.log(W0 / 20), math.log(1e-9)), (math.log(W0 * 2), math.log(first)))
     return Fit(
-        target=f"stream {kind}",
+        target=target,
         form="affine",
         params={"bytes_per_s": float(np.exp(found[0])), "fixed_s": float(np.exp(found[1]))},
         plateau=W0,
         range=(float(size.min()), float(size.max())),
         residual=_residual(model(found), t),
-        spread_pct=_spread([p.seconds.spread for p in points]),
+        spread_pct=_spread(spreads),
         estimator="log-Huber on medians",
     )
 
@@ -261,6 +271,7 @@ def fits_of(calibration: Calibration) -> tuple[Fit, ...]:
     for s in calibration.memory:
         streams[s.op].append(s)
     found += [fit_stream(points, kind) for kind, points in streams.items()]
+    found += [fit_host_copies(calibration.host_copies, d) for d in dict.fromkeys(p.direction for p in calibration.host_copies)]
     found += [fit_link(link) for link in calibration.links]
     return tuple(f for f in found if f is not None)
 

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlay.rates.calibration_file import AttentionPoint, Calibration, Datasheet, Gemm, GroupedGemm, Link, LinkPoint, Note, Stream
+from parlay.hardware.spec import Cluster, Device
+from parlay.rates.calibration_file import (
+    AttentionPoint,
+    Calibration,
+    Datasheet,
+    Gemm,
+    GroupedGemm,
+    HostCopy,
+    Link,
+    LinkPoint,
+    Note,
+    Stream,
+)
 
 ABOVE = 1.05  # of the datasheet: clocks and rounding explain less than this, a wrong count of FLOPs or bytes more
+HOST_SHARED = 2.0  # devices that share a host link at most: two of a GB200 board
 STREAM_BYTES = 256 << 20  # smaller streams may lie in a cache
 MOST_SPREAD = 0.15  # 90th percentile over median
 SLOWER = 0.90  # a larger message that takes less than this share of a smaller one's time
@@ -15,6 +28,17 @@ FLAGS = {
     "non-monotone": "a larger message took less time than a smaller one: a switch of algorithm, or noise",
     "single value": "imported without samples: nothing is known of its spread",
 }
+
+
+def sheet_of(device: Device, cluster: Cluster | None) -> Datasheet:
+    """Return what the catalog says that a device, and the links of its cluster, can do at most."""
+    return Datasheet(
+        catalog_key=device.id,
+        flops={str(d): p.value for d, p in device.flops_per_s.items()},
+        hbm_bytes_per_s=device.hbm_bytes_per_s.value,
+        link_bytes_per_s=cluster.scale_up_link.bytes_per_s.value if cluster else None,
+        host_link_bytes_per_s=device.host_link_bytes_per_s.value if device.host_link_bytes_per_s else None,
+    )
 
 
 def refuse_compute(point: Gemm | GroupedGemm | AttentionPoint, sheet: Datasheet | None) -> str | None:
@@ -31,6 +55,18 @@ def refuse_stream(point: Stream, sheet: Datasheet | None) -> str | None:
     peak = sheet.hbm_bytes_per_s if sheet else None
     reached = point.bytes / point.seconds.median
     if peak is None or point.bytes < STREAM_BYTES or reached <= ABOVE * peak:
+        return None
+    return f"{reached / 1e9:,.0f} GB/s is {reached / peak:.2f} of the datasheet's {peak / 1e9:,.0f}: refused"
+
+
+def refuse_host(point: HostCopy, sheet: Datasheet | None) -> str | None:
+    """Return why a copy between device and host cannot be true, None where it can.
+
+    The datasheet counts what each device has when all copy; one alone may have its neighbour's half of a shared link too.
+    """
+    peak = sheet.host_link_bytes_per_s if sheet else None
+    reached = point.bytes / point.seconds.median
+    if peak is None or reached <= ABOVE * HOST_SHARED * peak:
         return None
     return f"{reached / 1e9:,.0f} GB/s is {reached / peak:.2f} of the datasheet's {peak / 1e9:,.0f}: refused"
 
@@ -83,9 +119,11 @@ def sift(c: Calibration) -> Calibration:
 
     compute = tuple(p for p in c.compute if keep(f"{p.op} {p.dtype}", refuse_compute(p, sheet)))
     memory = tuple(s for s in c.memory if keep(f"{s.op} {s.bytes} bytes", refuse_stream(s, sheet)))
+    copies = tuple(h for h in c.host_copies if keep(f"host copy {h.direction} {h.bytes} bytes", refuse_host(h, sheet)))
     links = []
     for link in c.links:
         why = next((w for w in (refuse_link(link, p, sheet) for p in link.points) if w), None)
         if keep(f"{link.op} over {link.n}, every size", why):
             links.append(link.model_copy(update={"points": flag_order(link.points)}))
-    return c.model_copy(update={"compute": compute, "memory": memory, "links": tuple(links), "errors": tuple(errors)})
+    kept = {"compute": compute, "memory": memory, "host_copies": copies, "links": tuple(links), "errors": tuple(errors)}
+    return c.model_copy(update=kept)

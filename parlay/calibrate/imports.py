@@ -17,14 +17,13 @@ from typing import Any, Literal
 from parlay import __version__
 from parlay.calibrate.file import summarise
 from parlay.calibrate.fits import fitted
-from parlay.calibrate.gates import point_flags, sift
+from parlay.calibrate.gates import point_flags, sheet_of, sift
 from parlay.errors import UsageError
 from parlay.hardware.spec import Cluster
 from parlay.rates.calibration_file import (
     MAX_CALIBRATION_BYTES,
     AttentionPoint,
     Calibration,
-    Datasheet,
     Gemm,
     Level,
     Link,
@@ -97,12 +96,7 @@ def import_file(path: Path, created: str, *, cluster: Cluster | None = None, ran
         hint = "known: nccl-tests -J FILE, SimuMax configs/system/*.json, the printed output of all_reduce_bench.py"
         raise UsageError("is no benchmark output that is known", where=where, hint=hint)
     if cluster is not None:
-        sheet = Datasheet(
-            catalog_key=cluster.device.id,
-            flops={str(d): p.value for d, p in cluster.device.flops_per_s.items()},
-            hbm_bytes_per_s=cluster.device.hbm_bytes_per_s.value,
-            link_bytes_per_s=cluster.scale_up_link.bytes_per_s.value,
-        )
+        sheet = sheet_of(cluster.device, cluster)
         name = cluster.device.name if found.device.name == "unknown" else found.device.name
         found = found.model_copy(update={"device": found.device.model_copy(update={"datasheet": sheet, "name": name})})
     return fitted(sift(found))

@@ -21,6 +21,8 @@ SUSTAINED_SIDE = {"cuda": 8192, "cpu": 1024}
 # A B200's clock falls from 1965 to 1580 MHz about 5 ms into a load (flashinfer pull 2899).
 BURST_S, SUSTAINED_S, REST_S = 5e-3, 2.0, 1.0
 
+NO_HOST_LINK = "not measurable: a CPU computes in its host's own memory, so there is no host link (needs a GPU)"
+
 Call = Callable[[], Any]
 
 
@@ -119,7 +121,11 @@ def stream_calls(engine: Engine, task: Task) -> list[Call]:
 
 
 def _stream(engine: Engine, kind: str, n: int, *, grad: bool) -> tuple[Call, list[Any]]:
-    """Return the forward of a kernel over `n` elements, and what its gradient is taken of."""
+    """Return the forward of a kernel over `n` elements, and what its gradient is taken of.
+
+    What several PyTorch operations make up is compiled to one kernel on a GPU: the bytes that a point counts are those of
+    a fused kernel, and what a framework that does not fuse moves more is counted by the estimate.
+    """
     torch, F = engine.torch, engine.torch.nn.functional
     rows = max(1, n // ROW)
     x = engine.random(rows, ROW, grad=grad)
@@ -127,22 +133,26 @@ def _stream(engine: Engine, kind: str, n: int, *, grad: bool) -> tuple[Call, lis
         weight = engine.random(ROW, grad=grad)
         if not hasattr(F, "rms_norm"):
             raise PointError("this torch has no rms_norm")
-        return (lambda: F.rms_norm(x, (ROW,), weight)), [x, weight] if grad else []
+        norm = engine.fused("norm", lambda x, weight: F.rms_norm(x, (ROW,), weight))
+        return (lambda: norm(x, weight)), [x, weight] if grad else []
     if kind == "rope":
         return _rope(engine, rows, grad=grad)
     if kind == "activation":
         up = engine.random(rows, ROW, grad=grad)
-        return (lambda: F.silu(x) * up), [x, up]
+        gate = engine.fused("activation", lambda x, up: F.silu(x) * up)
+        return (lambda: gate(x, up)), [x, up]
     if kind == "residual":
         y = engine.random(rows, ROW)
         return (lambda: x + y), [x]
     if kind == "softmax":
-        return (lambda: F.softmax(x, dim=-1)), [x]
+        softmax = engine.fused("softmax", lambda x: F.softmax(x, dim=-1))
+        return (lambda: softmax(x)), [x]
     if kind == "cross_entropy":
         tokens = max(1, n // VOCABULARY)
         logits = engine.random(tokens, VOCABULARY, grad=grad)
         target = torch.randint(VOCABULARY, (tokens,), device=engine.device)
-        return (lambda: F.cross_entropy(logits.float(), target)), [logits]
+        loss = engine.fused("cross_entropy", lambda logits, target: F.cross_entropy(logits.float(), target))
+        return (lambda: loss(logits, target)), [logits]
     if kind in ("embedding", "permute"):
         index = (
             torch.randint(rows, (rows,), device=engine.device) if kind == "embedding" else torch.randperm(rows).to(engine.device)
@@ -164,11 +174,12 @@ def _rope(engine: Engine, rows: int, *, grad: bool) -> tuple[Call, list[Any]]:
     x = engine.random(rows, ROW // HEAD, HEAD, grad=grad)
     cos, sin = engine.random(rows, 1, HEAD), engine.random(rows, 1, HEAD)
 
-    def turn() -> Any:
+    def turn(x: Any, cos: Any, sin: Any) -> Any:
         low, high = x.chunk(2, dim=-1)
         return x * cos + torch.cat((-high, low), dim=-1) * sin
 
-    return turn, [x]
+    fused = engine.fused("rope", turn)
+    return (lambda: fused(x, cos, sin)), [x]
 
 
 def _optimizer(engine: Engine, n: int, dtype: str) -> Call:
@@ -180,6 +191,17 @@ def _optimizer(engine: Engine, n: int, dtype: str) -> Call:
         p.grad = torch.randn_like(p)
     optimizer = torch.optim.AdamW(parts, lr=1e-6, fused=True)
     return lambda: optimizer.step()
+
+
+def host_calls(engine: Engine, task: Task) -> list[Call]:
+    """Return a copy between the device and pinned memory of its host, queued without waiting, as offloading does it."""
+    if not engine.cuda:
+        raise PointError(NO_HOST_LINK)
+    torch, n = engine.torch, int(task["bytes"])
+    host = torch.randint(256, (n,), dtype=torch.uint8).pin_memory()
+    device = host.to(engine.device)
+    source, target = (device, host) if task["direction"] == "to_host" else (host, device)
+    return [lambda: target.copy_(source, non_blocking=True)]
 
 
 def sustained(engine: Engine, dtype: str) -> Sustained:

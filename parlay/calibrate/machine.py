@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay.calibrate.engine import Engine
+from parlay.calibrate.gates import sheet_of
 from parlay.hardware.spec import Cluster, Device
 from parlay.rates.calibration_check import device_key
 from parlay.rates.calibration_file import Datasheet, MeasuredDevice, Software, Topology
@@ -108,12 +109,7 @@ def datasheet_of(engine: Engine, cluster: Cluster | None) -> Datasheet | None:
         device = load_device(key) if key else None
     if device is None:
         return None
-    return Datasheet(
-        catalog_key=device.id,
-        flops={str(d): p.value for d, p in device.flops_per_s.items()},
-        hbm_bytes_per_s=device.hbm_bytes_per_s.value,
-        link_bytes_per_s=cluster.scale_up_link.bytes_per_s.value if cluster else None,
-    )
+    return sheet_of(device, cluster)
 
 
 def cpu_name() -> str:

@@ -14,7 +14,7 @@ from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.workload import Workload
 from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec
-from parlay.rates.interface import Collective, Group, Priced, Stream
+from parlay.rates.interface import Beside, Collective, Group, HostDirection, Priced, Stream
 
 Numbers = tuple[int, ...]
 LAYOUTS = {1: "TN", 2: "NN", 3: "NT"}  # forward, input gradient, weight gradient
@@ -84,13 +84,17 @@ class Recorder:
         """Answer one second."""
         return Priced(np.ones(np.broadcast_shapes(np.shape(nbytes), group.size.shape)), "exact")
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
         """Answer one second."""
         return Priced(np.ones(np.shape(nbytes)), "exact")
 
     def launch(self) -> Priced:
         """Answer one second."""
         return Priced(np.ones(()), "exact")
+
+    def beside(self) -> Beside | None:
+        """Return None."""
+        return None
 
     def describe(self) -> dict[str, str]:
         """Return nothing."""

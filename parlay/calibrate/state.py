@@ -10,7 +10,7 @@ from typing import Any
 
 from parlay.calibrate.file import save_calibration, summarise
 from parlay.calibrate.fits import fitted
-from parlay.calibrate.gates import flag_order, point_flags, refuse_compute, refuse_link, refuse_stream
+from parlay.calibrate.gates import flag_order, point_flags, refuse_compute, refuse_host, refuse_link, refuse_stream
 from parlay.calibrate.tasks import STREAM_CONVENTIONS, Task, gemm_flops, stream_bytes
 from parlay.errors import UsageError
 from parlay.rates.calibration_file import (
@@ -18,6 +18,7 @@ from parlay.rates.calibration_file import (
     Calibration,
     Gemm,
     GroupedGemm,
+    HostCopy,
     Link,
     LinkPoint,
     Note,
@@ -63,6 +64,8 @@ class State:
             return self._link(task, samples, backend)
         if task.kind == "stream":
             return self._stream(task, samples)
+        if task.kind == "host_copy":
+            return self._host(task, samples)
         return self._compute(task, samples)
 
     def _compute(self, task: Task, samples: list[float]) -> str | None:
@@ -107,6 +110,17 @@ class State:
             self.change(memory=(*self.calibration.memory, point))
         return refused
 
+    def _host(self, task: Task, samples: list[float]) -> str | None:
+        f: Mapping[str, Any] = task.fields
+        times = summarise(samples)
+        point = HostCopy(
+            direction=f["direction"], bytes=f["bytes"], seconds=times, samples_s=tuple(samples), flags=point_flags(times.spread, times.n),
+        )  # fmt: skip
+        refused = refuse_host(point, self.calibration.device.datasheet)
+        if refused is None:
+            self.change(host_copies=(*self.calibration.host_copies, point))
+        return refused
+
     def _link(self, task: Task, samples: list[float], backend: str) -> str | None:
         f: Mapping[str, Any] = task.fields
         if f["op"] == "send_recv":  # there and back again
@@ -136,6 +150,9 @@ class State:
         self.change(overlap=(*self.calibration.overlap, found))
 
 
+KEPT = ("compute", "memory", "host_copies", "links", "overlap", "sustained", "launch_s", "notes")  # by a run that resumes
+
+
 def begin(fresh: Calibration, path: Path, *, resume: bool) -> State:
     """Return the state to start from: a new file, or an earlier one of the same machine and job.
 
@@ -148,9 +165,7 @@ def begin(fresh: Calibration, path: Path, *, resume: bool) -> State:
     before = load_calibration(path)
     if _same(before, fresh):
         kept = {"created": before.created, "resumed": True, "complete": False, "warnings": (), "errors": ()}
-        held = {
-            name: getattr(before, name) for name in ("compute", "memory", "links", "overlap", "sustained", "launch_s", "notes")
-        }
+        held = {name: getattr(before, name) for name in KEPT}
         return State(fresh.model_copy(update=held | kept), path)
     os.replace(path, path.with_name(path.name + ".old"))
     return State(fresh, path)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from parlay.rates.calibration_file import AttentionPoint, Calibration, Gemm
+from parlay.units import show_bytes
 
 # Bytes that the forward of each kind of kernel moves for one element of its main tensor in two-byte numbers, and its backward
 # over that: the counts of parlay.estimate.operators, so that rate x count gives the measured time back.
@@ -41,6 +42,8 @@ ANCHORS_NK = (
 )
 SMALLEST_BYTES, LARGEST_BYTES = 1 << 10, 1 << 30
 DENSE_BYTES = (1 << 20, 1 << 28)  # here sizes are two apart, elsewhere four
+HOST_BYTES = tuple(1 << i for i in (16, 20, 24, 28))  # of copies between device and host: latency to bandwidth
+HOST_DIRECTIONS = ("to_host", "to_device")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
@@ -48,7 +51,7 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 class Task:
     """One point to measure."""
 
-    kind: str  # launch, gemm, grouped_gemm, attention, stream, link, overlap
+    kind: str  # launch, gemm, grouped_gemm, sustained, attention, stream, host_copy, link, overlap
     key: str
     shape: tuple[tuple[str, int | str | bool], ...]
 
@@ -64,6 +67,34 @@ class Task:
 def task(kind: str, **shape: int | str | bool) -> Task:
     """Return a task whose key follows from its shape."""
     return Task(kind, f"{kind} " + " ".join(f"{k}={v}" for k, v in sorted(shape.items())), tuple(sorted(shape.items())))
+
+
+def words(t: Task) -> str:
+    """Return a task as a person names it.
+
+    Examples
+    --------
+    >>> words(task("gemm", dtype="bf16", m=512, n=4096, k=2048, layout="TN"))
+    'product 512 x 2048 x 4096 TN in bf16'
+    >>> words(task("link", op="all_reduce", level="intra", n=8, local=8, active=1, bytes=1 << 20))
+    'all_reduce intra over 8, 1.00 MiB'
+    """
+    f = t.fields
+    if t.kind == "gemm":
+        return f"product {f['m']} x {f['k']} x {f['n']} {f['layout']} in {f['dtype']}"
+    if t.kind == "grouped_gemm":
+        return f"{f['groups']} products of {f['rows']} rows, {f['k']} x {f['n']}, in {f['dtype']}"
+    if t.kind == "attention":
+        return f"attention {'backward' if f['backward'] else 'forward'}, {f['seq']} tokens, {f['heads']} heads of {f['qk_dim']}"
+    if t.kind == "stream":
+        return f"{f['op']} {f['direction']}, {int(f['elements']):,} elements"
+    if t.kind == "host_copy":
+        return f"copy {str(f['direction']).replace('_', ' ')}, {show_bytes(int(f['bytes']))}"
+    if t.kind == "link":
+        return f"{f['op']} {f['level']} over {f['n']}, {show_bytes(int(f['bytes']))}"
+    if t.kind == "sustained":
+        return f"products in {f['dtype']} over and over"
+    return {"launch": "gaps between launches", "overlap": f"products beside {f.get('comm')}"}[t.kind]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +182,11 @@ def stream_tasks(elements: Sequence[int], optimizer_dtype: str) -> list[Task]:
     return out + [task("stream", op="optimizer", direction="step", elements=n, dtype=optimizer_dtype) for n in elements]
 
 
+def host_tasks() -> list[Task]:
+    """Return copies from the device to its host and back, the largest first."""
+    return [task("host_copy", direction=d, bytes=size) for d in HOST_DIRECTIONS for size in reversed(HOST_BYTES)]
+
+
 def done_keys(calibration: Calibration) -> set[str]:
     """Return the keys of the points that a file already holds, so that a resumed run leaves them out."""
     out: set[str] = set()
@@ -162,6 +198,7 @@ def done_keys(calibration: Calibration) -> set[str]:
         out.add(task("grouped_gemm", dtype=x.dtype, rows=x.rows, groups=x.groups, n=x.n, k=x.k).key)
     for s in calibration.memory:
         out.add(stream_key(s.op, s.direction, s.bytes, s.dtype))
+    out |= {task("host_copy", direction=h.direction, bytes=h.bytes).key for h in calibration.host_copies}
     for link in calibration.links:
         place = Place(link.level, link.n, link.local, link.groups_active)
         out |= {_link(link.op, place, p.bytes).key for p in link.points}

@@ -18,13 +18,13 @@ from parlay.calibrate.launch import Job
 from parlay.calibrate.links import groups_of, link_call, overlap
 from parlay.calibrate.shapes import shapes_of
 from parlay.calibrate.state import State, begin
-from parlay.calibrate.tasks import Task, anchors, done_keys, gemm_tasks, link_tasks, stream_tasks, task
+from parlay.calibrate.tasks import Task, anchors, done_keys, gemm_tasks, host_tasks, link_tasks, stream_tasks, task, words
 from parlay.errors import AnswerIsNoError, ParlayError, UsageError
 from parlay.hardware.spec import Cluster
 from parlay.models.spec import ModelSpec
 from parlay.rates.calibration_file import Calibration, Method
 
-PARTS = ("launch", "gemm", "attention", "memory", "links", "overlap")
+PARTS = ("launch", "gemm", "attention", "memory", "host", "links", "overlap")
 POINT_S = 0.4  # seconds of samples a point, where no budget says less
 OVERHEAD = 0.5  # share of a budget that samples may take; the rest goes to operands, warm-up and agreement
 LARGEST_SIDE = {"cuda": 16384, "cpu": 2048}  # of an anchor product
@@ -161,6 +161,10 @@ class _Run:
             out += _attention(shapes.cores if shapes else (), kind)
         if "memory" in s.parts:
             out += stream_tasks(STREAM_ELEMENTS[kind], s.optimizer_dtype)
+        if "host" in s.parts and e.cuda:
+            out += host_tasks()
+        elif "host" in s.parts:
+            skipped.append(("host copies", kernels.NO_HOST_LINK))
         world = e.job.world
         if world == 1:
             skipped.append(("links and overlap", "one rank: start one a GPU with torchrun, srun or mpirun"))
@@ -170,7 +174,8 @@ class _Run:
             out += link_tasks(hosts, per_host, s.ops, s.least_bytes, s.most_bytes or LARGEST_MESSAGE.get(e.backend, 1 << 28))
         if world > 1 and "overlap" in s.parts:
             out.append(task("overlap", comm="all_reduce"))
-        skipped += [(f"{p}", "not asked for") for p in PARTS if p not in s.parts]
+        unasked = [p for p in PARTS if p not in s.parts]
+        skipped += [(", ".join(unasked), "not asked for")] if unasked else []
         return out, skipped
 
     def _fresh(self, per_host: int) -> Calibration:
@@ -184,7 +189,7 @@ class _Run:
             topology=machine.topology_of(e, s.environment, per_host, ""),
             method=Method(
                 warmup=WARM_CALLS[e.kind], samples=MOST_SAMPLES, l2_flush_bytes=L2_FLUSH_BYTES if e.cuda else 0,
-                mode="burst" if e.cuda else "sustained",
+                mode="burst" if e.cuda else "sustained", compiled=e.compiles,
             ),
         )  # fmt: skip
 
@@ -197,11 +202,12 @@ class _Run:
             spent = self.engine.largest([time.monotonic() - self.start])[0]
             if budget is not None and spent > budget:
                 complete = False
-                self._note("skipped", f"{len(self.tasks) - i} points", f"the budget of {budget:.0f} s was spent")
+                left = f"{len(self.tasks) - i} point{'s' * (i < len(self.tasks) - 1)}"
+                self._note("skipped", left, f"the budget of {budget:.0f} s was spent; --resume goes on")
                 break
             if self.progress and self.first:
                 guess = spent / i * (len(self.tasks) - i) if i else each * len(self.tasks)
-                self.progress(i, len(self.tasks), t.key, min(guess, budget - spent) if budget is not None else guess)
+                self.progress(i, len(self.tasks), words(t), min(guess, budget - spent) if budget is not None else guess)
             self._point(t, each)
             self._save()
         return self._finish(complete)
@@ -227,7 +233,7 @@ class _Run:
         failed = [f"rank {rank}: {text}" for rank, text in enumerate(e.gather(why)) if text]
         if failed:
             unsupported = "needs" in failed[0] or "has no" in failed[0]
-            self._note("skipped" if unsupported else "errors", t.key, failed[0])
+            self._note("skipped" if unsupported else "errors", words(t), failed[0])
             return
         if t.kind == "launch":
             if self.state:
@@ -242,7 +248,7 @@ class _Run:
         if self.state:
             refused = self.state.add(t, samples, e.backend)
             if refused:
-                self.state.note("errors", t.key, refused)
+                self.state.note("errors", words(t), refused)
 
     def _calls(self, t: Task) -> Any:
         """Return what is timed; the launch gap is measured at once."""
@@ -252,7 +258,7 @@ class _Run:
             return kernels.gemm_calls(self.engine, task("gemm", dtype=t["dtype"], m=128, n=128, k=128, layout="TN"))[0]()
         makers = {
             "gemm": kernels.gemm_calls, "grouped_gemm": kernels.grouped_calls, "attention": kernels.attention_calls,
-            "stream": kernels.stream_calls, "link": link_call,
+            "stream": kernels.stream_calls, "host_copy": kernels.host_calls, "link": link_call,
         }  # fmt: skip
         return makers[t.kind](self.engine, t)
 

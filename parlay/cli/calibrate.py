@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from parlay.cli import flags, output
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `parlay calibrate` wrote.")]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")]
 PROGRESS_S = 10.0  # seconds between lines of progress where there is no terminal
-PARTS_HELP = "What to measure, joined by commas: launch, gemm, attention, memory, links, overlap. [default: all]"
+PARTS_HELP = "What to measure, joined by commas: launch, gemm, attention, memory, host, links, overlap. [default: all]"
 OPS_HELP = "Collectives, joined by commas. [default: all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,send_recv]"
 
 
@@ -104,7 +105,7 @@ def run(
         cluster=load_cluster(on, user_catalog_directory()) if on else None,
         resume=resume,
         environment=environment,
-        command=tuple(sys.argv),
+        command=("parlay", *sys.argv[1:]),
         nccl_log=lambda: _read(log),
     )
     bar = _Progress()
@@ -220,7 +221,8 @@ class _Progress:
             return
         self.last = now
         line = f"{done}/{total} points, about {left_s:.0f} s left, next: {name}"
-        sys.stderr.write(f"\r\x1b[K{line[:100]}" if self.terminal else line + "\n")
+        room = shutil.get_terminal_size().columns - 1  # a line that breaks could not be wiped
+        sys.stderr.write(f"\r\x1b[K{line[:room]}" if self.terminal else line + "\n")
         sys.stderr.flush()
 
     def close(self) -> None:

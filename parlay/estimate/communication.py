@@ -1,6 +1,7 @@
 """What one layer sends per micro-batch, and how much of it the compute beside it hides.
 
-Hidden and exposed parts are kept apart: hidden + exposed = the collective's own seconds. The overlaps are those that
+Hidden and exposed parts are kept apart: hidden + exposed = the collective's own seconds. What a transfer and the compute
+beside it lose to each other comes on top, where it was measured (`lost_forward`, `lost_backward`). The overlaps are those that
 Megatron-core has without further flags (core/tensor_parallel/layers.py, transformer/moe/token_dispatcher.py,
 TransformerEngine's context_parallel.py); `tp_overlap` and `ep_overlap` turn the optional ones on.
 """
@@ -25,7 +26,7 @@ TP_OVERLAP_CHUNKS = 4.0  # TransformerEngine userbuffers: pipelined reduce-scatt
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfer:
-    """One kind of transfer of a layer: exposed and hidden seconds, forward and backward, and bytes sent per rank."""
+    """One kind of transfer of a layer: exposed and hidden seconds, forward and backward, and what is lost to overlap."""
 
     name: str
     axis: str  # tp, cp, ep
@@ -34,6 +35,8 @@ class Transfer:
     hidden: Array
     modules: frozenset[str]
     source: str
+    lost_forward: Array | float = 0.0  # seconds that compute and transfer take longer because they run at once
+    lost_backward: Array | float = 0.0
 
 
 def layer_transfers(p: Pricer, kind: LayerKind, operators: Sequence[Operator]) -> list[Transfer]:
@@ -69,15 +72,24 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     backward_sp = gather.seconds + np.maximum(0.0, gather.seconds - up.dgrad) + np.maximum(0.0, scatter.seconds - up.wgrad)
     whole_sp = forward_sp + 2 * gather.seconds + scatter.seconds
     forward = np.where(s.sp, forward_sp, reduce.seconds)
-    backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - up.wgrad))
+    beside = up.wgrad if p.traits.async_reduce else 0.0
+    backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - beside))
     whole = np.where(s.sp, whole_sp, 2 * reduce.seconds)
+    lost_sp = p.lost_s(gather.seconds, up.dgrad) + p.lost_s(scatter.seconds, up.wgrad)
+    lost_b = np.where(s.sp, lost_sp, p.lost_s(reduce.seconds, up.wgrad))
     # With userbuffers each collective is cut in pieces that run beside its GEMM; one piece stays in front of it.
-    piece_f = forward / TP_OVERLAP_CHUNKS + np.maximum(0.0, forward * (1 - 1 / TP_OVERLAP_CHUNKS) - up.forward - down.forward)
-    piece_b = backward / TP_OVERLAP_CHUNKS + np.maximum(0.0, backward * (1 - 1 / TP_OVERLAP_CHUNKS) - up.dgrad - down.dgrad)
+    beside_f, beside_b = (x * (1 - 1 / TP_OVERLAP_CHUNKS) for x in (forward, backward))
+    work_f, work_b = up.forward + down.forward, up.dgrad + down.dgrad
+    piece_f = forward / TP_OVERLAP_CHUNKS + np.maximum(0.0, beside_f - work_f)
+    piece_b = backward / TP_OVERLAP_CHUNKS + np.maximum(0.0, beside_b - work_b)
+    lost_f = np.where(on & s.tp_overlap, p.lost_s(beside_f, work_f), 0.0)
+    lost_b = np.where(on, lost_b + np.where(s.tp_overlap, p.lost_s(beside_b, work_b), 0.0), 0.0)
     forward = np.where(on, np.where(s.tp_overlap, piece_f, forward), 0.0)
     backward = np.where(on, np.where(s.tp_overlap, piece_b, backward), 0.0)
     hidden = np.where(on, whole, 0.0) - forward - backward
-    return Transfer(f"{name} tensor parallel", "tp", forward, backward, np.maximum(hidden, 0.0), modules, gather.source)
+    return Transfer(
+        f"{name} tensor parallel", "tp", forward, backward, np.maximum(hidden, 0.0), modules, gather.source, lost_f, lost_b
+    )
 
 
 def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfer]:
@@ -98,7 +110,8 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     exposed_f = np.where(s.ep_overlap, left / 2, forward)
     exposed_b = np.where(s.ep_overlap, left / 2, backward)
     hidden = forward + backward - exposed_f - exposed_b
-    found = [Transfer("expert all-to-all", "ep", exposed_f, exposed_b, hidden, frozenset({"moe"}), a2a.source)]
+    lost = np.where(s.ep_overlap, p.lost_s(forward + backward, beside), 0.0) / 2
+    found = [Transfer("expert all-to-all", "ep", exposed_f, exposed_b, hidden, frozenset({"moe"}), a2a.source, lost, lost)]
     gathered = ELEMENT * routed_rows(p, m) * width
     gather = p.rates.collective("all_gather", gathered, s.etp_group)
     scatter = p.rates.collective("reduce_scatter", gathered, s.etp_group)
@@ -158,7 +171,11 @@ def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operato
     back = p.rates.collective("send_recv", 2 * block, s.ring_group)  # dK and dV travel with K and V
     exposed_b = np.where(ring_on, steps * np.maximum(0.0, back.seconds - work_b), 0.0)
     hidden = np.where(ring_on, steps * (step.seconds + back.seconds), 0.0) - exposed_f - exposed_b
-    found = [Transfer("ring attention", "cp", exposed_f, exposed_b, hidden, frozenset({"core_attention"}), step.source)]
+    lost_f, lost_b = (np.where(ring_on, steps * p.lost_s(x.seconds, work), 0.0) for x, work in ((step, work_f), (back, work_b)))
+    ring = Transfer(
+        "ring attention", "cp", exposed_f, exposed_b, hidden, frozenset({"core_attention"}), step.source, lost_f, lost_b
+    )
+    found = [ring]
     # Ulysses: Q, K, V before and the output after attention, K/V heads copied where there are too few.
     copies = np.maximum(s.ulysses / np.maximum(kv_heads, 1.0), 1.0)
     qkv = p.rates.collective("all_to_all", ELEMENT * n * (q_width + kv_width * copies), s.ulysses_group)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.communication import Transfer, layer_transfers
-from parlay.estimate.operators import Operator, Pricer, embedding_operators, head_operators, layer_operators
+from parlay.estimate.operators import FP8_PRECISIONS, Operator, Pricer, embedding_operators, head_operators, layer_operators
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
 
@@ -43,21 +43,55 @@ class Cost:
     exposed_forward: dict[str, Array]
     exposed_backward: dict[str, Array]
     hidden: dict[str, Array]
+    lost_forward: Array  # seconds that compute and transfers lose to each other
+    lost_backward: Array
     sources: dict[str, str]
 
     @cached_property
     def forward_s(self) -> Array:
-        """Seconds of the whole forward, exposed transfers included."""
-        return np.asarray(sum(self.forward.values()) + sum(self.exposed_forward.values()))
+        """Seconds of the whole forward, exposed transfers and what is lost to overlap included."""
+        return np.asarray(sum(self.forward.values()) + sum(self.exposed_forward.values()) + self.lost_forward)
 
     @cached_property
     def backward_s(self) -> Array:
-        """Seconds of the whole backward: both gradients, recompute and exposed transfers."""
-        return np.asarray(sum(self.backward.values()) + sum(self.exposed_backward.values()) + self.recompute)
+        """Seconds of the whole backward: both gradients, recompute, exposed transfers and what is lost to overlap."""
+        return np.asarray(sum(self.backward.values()) + sum(self.exposed_backward.values()) + self.lost_backward + self.recompute)
 
 
 def layer_costs(p: Pricer) -> dict[str, Cost]:
-    """Return the cost of one layer of each kind of the model."""
+    """Return the cost of one layer of each kind of the model.
+
+    Where some layers keep their products in bf16, each is the mean over all layers: they are taken to lie evenly.
+    """
+    kept = min(p.workload.bf16_layers, p.model.layer_count) / p.model.layer_count
+    narrow = _layer_costs(p)
+    if not kept or p.workload.precision not in FP8_PRECISIONS:
+        return narrow
+    wide = _layer_costs(dataclasses.replace(p, workload=p.workload.model_copy(update={"precision": "bf16"})))
+    return {name: _mean(cost, wide[name], kept) for name, cost in narrow.items()}
+
+
+def _mean(one: Cost, other: Cost, share: float) -> Cost:
+    """Return (1 - share) of one cost and `share` of the other."""
+
+    def table(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
+        return {key: (1 - share) * value + share * b[key] for key, value in a.items()}
+
+    return Cost(
+        forward=table(one.forward, other.forward),
+        backward=table(one.backward, other.backward),
+        weight=(1 - share) * one.weight + share * other.weight,
+        recompute=(1 - share) * one.recompute + share * other.recompute,
+        exposed_forward=table(one.exposed_forward, other.exposed_forward),
+        exposed_backward=table(one.exposed_backward, other.exposed_backward),
+        hidden=table(one.hidden, other.hidden),
+        lost_forward=(1 - share) * one.lost_forward + share * other.lost_forward,
+        lost_backward=(1 - share) * one.lost_backward + share * other.lost_backward,
+        sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
+    )
+
+
+def _layer_costs(p: Pricer) -> dict[str, Cost]:
     found = {}
     shard, row_of = p.shard.sizes()  # an operator's seconds do not depend on what runs again or beside it
     few = dataclasses.replace(p, shard=shard)
@@ -85,27 +119,33 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     forward = dict.fromkeys(GROUPS, zero)
     backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
-    weight, recompute, again, host = zero, zero, zero, zero
+    weight, recompute, again, host, waits = zero, zero, zero, zero, zero
     selective = p.shard.recomputes(frozenset({"selective_ops"}))
+    tail = unread_tail(operators) if p.traits.early_stop else frozenset()
     for o in operators:
         forward[o.group] = forward[o.group] + o.forward
         backward[o.group] = backward[o.group] + o.dgrad + o.wgrad
         weight = weight + o.wgrad
-        whole = p.shard.recomputes(o.modules) & checkpointed
-        share = np.where(whole, 1.0, np.where(selective & checkpointed & (o.group != "attention core"), SELECTIVE_OPS_RERUN, 0.0))
+        reruns = checkpointed and o.name not in tail
+        whole = p.shard.recomputes(o.modules) & reruns
+        half = selective & reruns & (o.group != "attention core")
+        share = np.where(whole, 1.0, np.where(half, SELECTIVE_OPS_RERUN, 0.0))
         recompute = recompute + share * o.forward
         calls = 0.0 if captured(p, o) else o.launches
-        again = again + share * calls
-        host = host + calls
+        waited = 0.0 if captured(p, o) else o.waits
+        again = again + share * (calls + waited)
+        host, waits = host + calls, waits + waited
         sources[o.group] = weakest([o.source, sources.get(o.group, "exact")])
     exposed_f = dict.fromkeys(AXES, zero)
     exposed_b = dict.fromkeys(AXES, zero)
     hidden = dict.fromkeys(AXES, zero)
+    lost_f, lost_b = zero, zero
     for t in transfers:
         exposed_f[t.axis] = exposed_f[t.axis] + t.forward
         exposed_b[t.axis] = exposed_b[t.axis] + t.backward
         hidden[t.axis] = hidden[t.axis] + t.hidden
-        recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward, 0.0)
+        lost_f, lost_b = lost_f + t.lost_forward, lost_b + t.lost_backward
+        recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward + t.lost_forward, 0.0)
         runs = TRANSFER_OPERATORS * (t.forward + t.backward + t.hidden > 0)
         host = host + runs
         again = again + np.where(p.shard.recomputes(t.modules), runs, 0.0)
@@ -113,12 +153,27 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     if not p.workload.cuda_graphs:
         # Kernels that are over before the host has launched the next one: the block takes the host's time instead.
         each = max(p.traits.host_operator_s, float(p.rates.launch().seconds))
-        busy_f = sum(forward.values()) + sum(exposed_f.values())
-        busy_b = sum(backward.values()) + sum(exposed_b.values()) + recompute
-        forward["launch gaps"] = np.maximum(0.0, host * each - busy_f)
+        busy_f = sum(forward.values()) + sum(exposed_f.values()) + lost_f
+        busy_b = sum(backward.values()) + sum(exposed_b.values()) + lost_b + recompute
+        forward["launch gaps"] = np.maximum(0.0, (host + waits) * each - busy_f)
         backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
-    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, sources)
+    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, sources)
+
+
+def unread_tail(operators: list[Operator]) -> frozenset[str]:
+    """Return the last operators of a layer whose outputs no backward reads: residual sums, and the product before them.
+
+    A product keeps its inputs, which are there before it runs. Whatever comes before it is needed.
+    """
+    names = []
+    for o in reversed(operators):
+        if not o.name.endswith(("residual", "down-projection")):
+            break
+        names.append(o.name)
+        if o.name.endswith("down-projection"):
+            break
+    return frozenset(names)
 
 
 CAPTURED = {

@@ -201,7 +201,7 @@ def parameters(model: ModelSpec) -> ParameterCounts:
         groups=groups,
         other=model.extra_parameters + projections,
         vision=model.vision_parameters,
-        mtp=model.mtp_layers * (each[model.mtp_kind] + mtp_extra(model)) if model.mtp_kind else 0,
+        mtp=model.mtp_modules * (each[model.mtp_kind] + mtp_extra(model)) if model.mtp_kind else 0,
         routed=routed,
         active_routed=active,
     )

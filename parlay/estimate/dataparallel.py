@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import LocalParameters
+from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Pipes, codes
 from parlay.estimate.placement import data_groups
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
-from parlay.estimate.terms import Term, spread
+from parlay.estimate.terms import Term, spread, weakest
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
@@ -29,10 +30,12 @@ WEIGHT_BYTES = 2.0  # bf16 weights on the wire
 
 @dataclasses.dataclass(frozen=True)
 class DataParallel:
-    """Seconds at the end of the step (layouts,): exposed and hidden data-parallel traffic, the optimizer's step."""
+    """Seconds at the end of the step (layouts,): exposed and hidden data-parallel traffic, the optimizer's step, and what the
+    traffic and the compute beside it lose to each other."""
 
     exposed: Array
     hidden: Array
+    lost: Array
     terms: tuple[Term, ...]
     optimizer: Term
 
@@ -55,7 +58,7 @@ def data_parallel(
     settings = resolve(workload, cluster.device)
     domain = float(cluster.scale_up_gpus.value)
     first, end_of = distinct([pipes.row_of, layouts.zero, layouts.shard])
-    seconds, sources = np.zeros((3, len(first))), []
+    seconds, sources, copy_source = np.zeros((5, len(first))), [], "exact"
     # Each of the two is priced only for the layouts that it belongs to.
     for fully in (False, True):
         rows = np.flatnonzero((layouts.zero[first] == 3) == fully)
@@ -69,17 +72,20 @@ def data_parallel(
             found = _zero3(settings, few, held, rates, movers, f, b, m)
         else:
             found = _end_of_step(workload, settings, few, held, rates, local, movers, f, b)
-        seconds[:, rows] = found.reduce, found.gather, found.hidden
+        for kind, each in zip(seconds, (found.reduce, found.gather, found.copies, found.hidden, found.lost), strict=True):
+            kind[rows] = each
         sources.append(found.source)
-    reduce, gather, hidden = seconds[:, end_of]
+        copy_source = found.copy_source
+    reduce, gather, copies, hidden, lost = seconds[:, end_of]
     terms = (
         Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=sources[0]),
         Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=sources[0]),
+        Term("step.exposed.dp_copies", "shard copies", copies, "s", source=copy_source),
     )
     own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, codes(layouts.offload_optimizer)])
     local = pipes.local(pipes.row_of[own])
     optimizer = _optimizer(workload, settings, layouts.take(own), stages.take(own), rates, local)
-    return DataParallel(reduce + gather, hidden, terms, spread(optimizer, own, owned_as))
+    return DataParallel(reduce + gather + copies, hidden, lost, terms, spread(optimizer, own, owned_as))
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
@@ -116,7 +122,10 @@ class _Traffic:
     reduce: Array  # exposed seconds
     gather: Array
     hidden: Array
+    lost: Array
     source: str
+    copies: Array | float = 0.0  # copies around the transfers
+    copy_source: str = "exact"
 
 
 def _slack(stages: Stages, per_micro_batch: Array) -> Array:
@@ -144,12 +153,17 @@ def _end_of_step(
     room_f = np.where(stages.index == 0, forward, 0.0) + _slack(stages, forward)
     exposed_r = scatter * last + np.maximum(0.0, scatter * (1 - last) - room_b) if settings.overlap_grad_reduce else scatter
     exposed_g = gather * last + np.maximum(0.0, gather * (1 - last) - room_f) if settings.overlap_param_gather else gather
-    exposed = np.where(stages.exists, exposed_r * times + exposed_g, -1.0)
+    # Only the first stage has compute beside it; the others wait in the bubble meanwhile, which nothing slows.
+    beside, none = rates.beside(), np.zeros_like(scatter)
+    lost_r = lost_s(beside, scatter * (1 - last), backward) * times if settings.overlap_grad_reduce else none
+    lost_g = lost_s(beside, gather * (1 - last), forward) if settings.overlap_param_gather else none
+    lost = np.where(stages.index == 0, lost_r + lost_g, 0.0)
+    exposed = np.where(stages.exists, exposed_r * times + exposed_g + lost, -1.0)
     rows = np.arange(len(layouts))
     worst = np.argmax(exposed, axis=1)
     reduce, gathered = (exposed_r * times)[rows, worst], exposed_g[rows, worst]
     hidden = (scatter * times + gather)[rows, worst] - reduce - gathered
-    return _Traffic(reduce, gathered, np.maximum(hidden, 0.0), source)
+    return _Traffic(reduce, gathered, np.maximum(hidden, 0.0), lost[rows, worst], source)
 
 
 def _plain_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
@@ -191,12 +205,19 @@ def _zero3(
     rounds = np.where((layouts.pp > 1)[:, None] & ~reshard, 1.0, m)
     gathers = (layers * (exposed_f + exposed_g_b) + gather) * rounds  # + the first block, which nothing hides
     reduces = (layers * (exposed_b - exposed_g_b) + scatter) * rounds  # + the last block
-    exposed = np.where(stages.exists, gathers + reduces, -1.0)
+    beside = rates.beside()
+    lost = layers * (lost_s(beside, gather, f) + lost_s(beside, back_gather + scatter, b)) * rounds
+    exposed = np.where(stages.exists, gathers + reduces + lost, -1.0)
     rows = np.arange(len(layouts))
     worst = np.argmax(exposed, axis=1)
     everything = (layers * (gather + back_gather + scatter) * rounds)[rows, worst]
-    hidden = np.maximum(0.0, everything - exposed[rows, worst])
-    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, source)
+    hidden = np.maximum(0.0, everything - (gathers + reduces)[rows, worst])
+    around_gather, around_reduce = settings.shard_copies
+    held = movers.all_of(movers.local.dense + movers.local.expert)
+    passes = around_gather * np.where(reshard, 2.0, 1.0) + around_reduce
+    copied = rates.stream(held * passes, "copy")
+    copies = (np.where(held * passes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
+    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, lost[rows, worst], source, copies, copied.source)
 
 
 def _layer_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
@@ -231,9 +252,14 @@ def _optimizer(
     stream = rates.stream(touched, "optimizer")
     hosted = owned * layouts.offload_optimizer[:, None]
     # The host updates its share itself: gradients go down and weights come back over the host link.
-    copies = rates.host_copy(hosted * (settings.gradient_bytes + WEIGHT_BYTES))
-    seconds = np.where(stages.exists, stream.seconds + np.where(hosted > 0, copies.seconds, 0.0), 0.0).max(axis=1)
+    source, copies = stream.source, np.zeros_like(owned)
+    if hosted.any():
+        down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
+        up = rates.host_copy(hosted * WEIGHT_BYTES, "to_device")
+        copies = down.seconds + up.seconds
+        source = weakest([down.source, up.source, *([stream.source] if on_device.any() else [])])
+    seconds = np.where(stages.exists, stream.seconds + copies, 0.0).max(axis=1)
     return Term(
-        "step.optimizer", "optimizer", seconds, "s", "optimizer_state.step_traffic_bytes", source=stream.source,
+        "step.optimizer", "optimizer", seconds, "s", "optimizer_state.step_traffic_bytes", source=source,
         inputs={"parameters_owned": owned.max(axis=1)},
     )  # fmt: skip

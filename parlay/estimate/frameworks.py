@@ -1,7 +1,7 @@
 """What each framework keeps and does unless told otherwise: a workload's open fields, filled in, and said out loud.
 
 Sources: Megatron-LM d98e8a64, TransformerEngine d0067d0d (2.20.0.dev0), torchtitan b5bcd76c, DeepSpeed edaa7221,
-PyTorch 010ae4a8. Bytes unless a name says otherwise.
+PyTorch 010ae4a8, nanotron 03b83fc8. Bytes unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precis
 from parlay.layouts.workload import Workload
 
 T = TypeVar("T")
-Kernels = Literal["transformer-engine", "eager", "compiled"]
+Kernels = Literal["transformer-engine", "eager", "compiled", "nanotron"]
 
 BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP32: StateDtype = "fp32"
 MIB = float(1 << 20)
+GRADIENT_BYTES = 2.0  # of a bf16 gradient as the backward writes it, and of a gathered weight
+FSDP2_SINCE = "2024-03-01"  # torchtitan and what followed it shard by parameter; stacks of 2023 by flat tensor
 NO_BUCKETS = 1e18  # elements: everything in one piece
 
 # TransformerEngine 2.3 (May 2025) caches stand-in gradients of linear layers; Megatron its output layer's since commit
@@ -35,6 +37,12 @@ LINEAR_CACHE_SINCE = date(2025, 5, 14)
 HEAD_CACHE_SINCE = date(2025, 8, 1)
 GROUPED_CACHE_SINCE = date(2025, 10, 27)
 TE_LOSS_SEPARATE_SINCE = date(2026, 7, 9)
+
+# PyTorch's own cuBLAS workspace: 2 x 4 MiB + 8 x 16 KiB, 32 MiB on Hopper (pull request 91564), since PyTorch 2.12 of May 2026
+# on Blackwell as well (pull request 175344); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 32 MiB everywhere.
+TORCH_WORKSPACE_MIB = 8.125
+TORCH_LARGE_WORKSPACE_MIB = 32.0
+BLACKWELL_WORKSPACE_SINCE = date(2026, 5, 13)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,15 +57,22 @@ class LossBytes:
 
 # frameworks' cross entropies: Megatron core/tensor_parallel/cross_entropy.py:25,60-110, core/fusions/fused_cross_entropy.py:82;
 # TransformerEngine pytorch/cross_entropy.py:53-79; torchtitan components/loss.py:24-180 (eager and compiled are our reading
-# of what autograd holds, not measured alone); chunks: the loss of each of 8 pieces of the sequence, torchtitan loss.py:501.
+# of what autograd holds; torchtitan's whole runs measure 14 and 3.3 to 4.2 bytes); chunks: the loss of each of 8 pieces of the
+# sequence, torchtitan loss.py:501.
 VOCAB_PARALLEL = LossBytes(6.0, 4.0, 6.0)
 # The native fusion is compiled from operations that do not run in place: bf16 logits, their fp32 copy and its exponential
 # live at once. 10 bytes are what Megatron's own tests and SkyRL pull request 1841 (10.1) measure.
 FUSED = LossBytes(10.0, 4.0, 6.0)
 TE_IN_PLACE = LossBytes(2.0, 2.0, 2.0)
 EAGER = LossBytes(10.0, 6.0, 14.0)
-COMPILED = LossBytes(6.0, 6.0, 10.0)
+# Compiled, the loss is one kernel a direction: bf16 logits stay and their bf16 gradient comes beside them, with no fp32 copy.
+COMPILED = LossBytes(2.0, 2.0, 4.0)
 CHUNKS = 8.0
+# nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy: fp32 logits and their shifted copy, which becomes the
+# softmax and the gradient in place; then its bf16 cast.
+NANOTRON = LossBytes(8.0, 4.0, 6.0)
+# nanotron's column-parallel products kept their gathered inputs until pull request 203 of July 2024 gathers them again.
+NANOTRON_REGATHERS_SINCE = date(2024, 8, 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -119,6 +134,10 @@ DEFAULTS: dict[Framework, Defaults] = {
         "eager", "bf16", "bf16", "unfused", 1, False, False, False, "bf16", 4.0,
         "deepspeed/runtime/zero/config.py, stage_1_and_2.py:2340-2400, stage3.py:731-752",
     ),
+    "nanotron": Defaults(
+        "nanotron", "fp32", "fp32", "unfused", 1, False, False, False, "fp32", 0.0,
+        "nanotron optim/gradient_accumulator.py, optim/zero.py, config/parallelism_config.py",
+    ),
 }  # fmt: skip
 
 
@@ -134,6 +153,7 @@ class Settings:
     master_bytes: float
     moment_bytes: float  # of one moment
     step_bytes: float  # what exists during the optimizer step only
+    left_bytes: float  # of those, what is freed only when the next step begins
     reduce_bytes: float
     loss: LossBytes
     vocab_multiple: int
@@ -151,6 +171,8 @@ class Settings:
     optimizer: Optimizer
     bucket_elements: int | None
     assumptions: tuple[str, ...]
+    shard_copies: tuple[float, float] = (0.0, 0.0)  # bytes a parameter moves on the device around a gathering, a reduction
+    keeps_gathered: bool = False  # a product whose input sequence parallelism gathers keeps it gathered
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
@@ -231,11 +253,12 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         framework=who,
         kernels=kernels,
         weight_bytes=4.0 if fp32 or (own_master and master == "fp32") else 2.0,
-        gradient_bytes=BYTES[grad],
+        gradient_bytes=BYTES[grad] + (2.0 if who == "deepspeed" and grad == "fp32" and not fp32 else 0.0),  # BF16_Optimizer
         sharded_gradient_bytes=BYTES[grad if workload.gradient_dtype else base.sharded_gradient],
         master_bytes=0.0 if own_master or master == "bf16" else BYTES[master],
         moment_bytes=BYTES[moment],
         step_bytes=_step_bytes(who, base, grad, master, moment),
+        left_bytes=_gradient_copies(who, grad, master, moment),
         reduce_bytes=BYTES[base.reduce],
         loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
         vocab_multiple=vocab,
@@ -249,10 +272,12 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         weight_copies=recipe.copies(capability) if recipe and who == "megatron-core" else 0.0,
         quantised_only=bool(workload.fp8_weights) and recipe is not None,
         te_workspace_bytes=(32 if capability >= 9.0 else 4) * MIB if kernels == "transformer-engine" else 0.0,
-        torch_workspace_bytes=(32 if capability == 9.0 or workload.deterministic else 8.125) * MIB,  # CUBLAS_WORKSPACE_CONFIG
+        torch_workspace_bytes=_torch_workspace(capability, workload, day) * MIB,
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
+        shard_copies=_shard_copies(workload, BYTES[base.reduce]),
+        keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
         grouped_experts=workload.moe_grouped is not False,
     )
 
@@ -277,11 +302,17 @@ def _fusion(workload: Workload, base: Defaults, day: date) -> tuple[bool, tuple[
     )
 
 
+def _torch_workspace(capability: float, workload: Workload, day: date) -> float:
+    """Return the MiB of the workspace that PyTorch gives each matmul handle."""
+    large = 9.0 <= capability < 10.0 or (capability >= 10.0 and day >= BLACKWELL_WORKSPACE_SINCE)
+    return TORCH_LARGE_WORKSPACE_MIB if large or workload.deterministic else TORCH_WORKSPACE_MIB
+
+
 def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
     """Return what a cross entropy holds per logit; `day` tells versions of one implementation apart."""
     if name == "te":
         return TE_IN_PLACE if day < TE_LOSS_SEPARATE_SINCE else VOCAB_PARALLEL
-    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED}[kernels]
+    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED, "nanotron": NANOTRON}[kernels]
     if name == "chunked":
         return dataclasses.replace(plain, chunks=CHUNKS)
     if name == "fused":
@@ -289,15 +320,42 @@ def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
     return plain
 
 
+def _shard_copies(workload: Workload, reduce_bytes: float) -> tuple[float, float]:
+    """Return the bytes of device memory that a parameter moves around one gathering and around one reduction of a shard.
+
+    FSDP1 keeps a block in one flat tensor: nothing around a gathering; the backward of its views concatenates the
+    gradients (read, write), casts them to the reduction's type and divides them beforehand (torch/distributed/fsdp/
+    _flat_param.py, _runtime_utils.py). FSDP2 copies each parameter out of the gathered buffer and each gradient into the
+    reduction's (fully_shard/_fsdp_collectives.py: split_with_sizes_copy, chunk_cat). DeepSpeed's stage 3 concatenates the
+    gathered pieces, copies gradients into a bucket, concatenates them by rank and divides them (partition_parameters.py,
+    stage3.py, coalesced_collectives.py). XLA and Megatron's FSDP move nothing: their buffers hold the tensors themselves.
+    """
+    copy = 2 * GRADIENT_BYTES
+    if workload.shards_in_place:
+        return 0.0, 0.0
+    if workload.framework == "torchtitan":
+        cast = GRADIENT_BYTES + reduce_bytes
+        if workload.framework_date is not None and workload.framework_date < FSDP2_SINCE:
+            return 0.0, copy + (cast if reduce_bytes != GRADIENT_BYTES else 0.0) + 2 * reduce_bytes
+        return copy, cast
+    return (copy, 3 * copy) if workload.framework == "deepspeed" else (0.0, 0.0)
+
+
 def _step_bytes(who: Framework, base: Defaults, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
     """Return the bytes a parameter of what exists during the step only: fp32 copies of gradients and of scaled moments."""
     if who != "megatron-core":
         return base.step_bytes if BYTES[grad] < 4 else 0.0
-    # distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are.
-    precision_aware = master != "fp32" or moment != "fp32"
-    copies = 4.0 if BYTES[grad] < 4 and not precision_aware else 0.0
     scaled = 8.0 if moment in ("fp16", "fp8") else 0.0  # fused_adam.py:283-345 unscales every state before the kernel
-    return copies + scaled
+    return _gradient_copies(who, grad, master, moment) + scaled
+
+
+def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
+    """Return the bytes a parameter of Megatron's fp32 copies of its gradient shards, which live until the next step zeroes them.
+
+    distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are.
+    """
+    precision_aware = master != "fp32" or moment != "fp32"
+    return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not precision_aware else 0.0
 
 
 def _overlap(what: str, default: bool) -> str:

@@ -17,7 +17,7 @@ from parlay.models.spec import GroupedAttention, LayerKind, ModelSpec
 
 Array = NDArray[np.float64]
 
-VOCAB_MULTIPLE = {"megatron-core": 128, "torchtitan": 1, "deepspeed": 1}  # frameworks.py says where from
+VOCAB_MULTIPLE = {"megatron-core": 128, "torchtitan": 1, "deepspeed": 1, "nanotron": 1}  # frameworks.py says where from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,8 @@ def layer_on_rank(model: ModelSpec, kind: LayerKind, layouts: Layouts) -> tuple[
 def local_parameters(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages) -> LocalParameters:
     """Return the parameters on one rank of every stage.
 
-    A tied table stands on the first and on the last stage, both with gradients and optimizer state.
+    A tied table stands on the first and on the last stage, both with gradients and optimizer state; modules that predict
+    further tokens embed them, so their stage has the token table too (Megatron-LM gpt_model.py: pre_process or mtp_process).
     """
     per_kind = {name: layer_on_rank(model, kind, layouts) for name, kind in model.kinds.items()}
     dense, expert = np.zeros_like(stages.share), np.zeros_like(stages.share)
@@ -69,10 +70,13 @@ def local_parameters(model: ModelSpec, workload: Workload, layouts: Layouts, sta
         expert = expert + stages.layers[name] * x[:, None]
     if model.mtp_layers and model.mtp_kind:
         d, x = per_kind[model.mtp_kind]
-        dense = dense + stages.mtp * (d + mtp_extra(model))[:, None]
-        expert = expert + stages.mtp * x[:, None]
+        modules = np.minimum(stages.mtp, model.mtp_modules)
+        dense = dense + modules * (d + mtp_extra(model))[:, None]
+        expert = expert + modules * x[:, None]
     table = table_on_rank(model, workload, layouts)[:, None]
     first = stages.embedding * (table + _beside_embedding(model))
+    if model.mtp_layers and not model.tied_embeddings:
+        first = first + (stages.mtp > 0) * ~stages.embedding * table
     tied_here = stages.embedding & stages.head if model.tied_embeddings else np.zeros_like(stages.head)
     head = np.where(tied_here, 0.0, table) + (table / model.hidden if model.head_bias else 0.0)
     last = stages.head * (head + (norm_parameters(model, model.hidden) if model.final_norm else 0))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
-from parlay.estimate.memory_buffers import caches, gathered, outside
+from parlay.estimate.memory_buffers import caches, gathered, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import static_state
@@ -88,7 +88,7 @@ class Memory:
     @property
     def after_step(self) -> Array:
         """What is still allocated between two steps."""
-        return self._real(self.state.by_layout("held") + self.moment.by_layout("stays"))
+        return self._real(self.state.by_layout("left") + self.moment.by_layout("left"))
 
     @property
     def event(self) -> NDArray[np.int64]:
@@ -117,11 +117,9 @@ def memory(
 
     `pipes` are those of the layouts, worked out here unless they are given.
 
-    Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): with interleaved stages Megatron keeps
-    16 to 20 tensors of hidden x tokens after a step (1 to 1.25 GiB in a 7B model), cause unknown; runs with
-    CUBLAS_WORKSPACE_CONFIG=:4096:8 (deterministic ones) hold 32 MiB a matmul handle on every device; buffers of the
-    DeepEP and HybridEP dispatchers; stores that CUDA graphs keep apart; and a router's real imbalance beyond the
-    workload's `moe_imbalance`.
+    Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): four further tensors of hidden x tokens
+    that some pipelines of Megatron keep after a step, cause unknown; buffers of the DeepEP and HybridEP dispatchers; stores
+    that CUDA graphs keep apart; and a router's real imbalance beyond the workload's `moe_imbalance`.
     """
     settings = settings or resolve(workload, cluster.device)
     pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
@@ -136,14 +134,14 @@ def memory(
     share = checkpointed_share(few, here)
     kept, by_kind = kept_by_stage(model, here, tables, share)
     always, ahead, behind = gathered(settings, few, here, tables, local.dense + local.expert)
-    cached = caches(model, settings, few, here, tables)
+    cached = caches(model, workload, settings, few, here, tables)
     unsharded = Term(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
     )
     top = peak(model, workload, settings, few, here, tables, kept, state.step[owned_as[rows]], ahead, behind)
     beyond = outside(model, cluster, few, tables)
     stays = cached.value + always
-    held = stays + top.held
+    held, left = stays + top.held, stays + left_inputs(settings, few, here, tables)
     fixed = state.term.value * np.ones(here.share.shape[1])
 
     def with_reserve(bytes_held: Array) -> Array:
@@ -166,8 +164,8 @@ def memory(
     return Memory(
         explain=explain,
         total=total_bytes,
-        state=_Rows({"held": fixed}, own, owned_as),
-        moment=_Rows({"held": held, "stays": stays, "event": top.event}, rows, moment_of),
+        state=_Rows({"held": fixed, "left": fixed + state.left}, own, owned_as),
+        moment=_Rows({"held": held, "left": left, "event": top.event}, rows, moment_of),
         exists=stages.exists,
         limit_bytes=float(cluster.device.memory.allocatable.value),
         assumptions=_assumptions(settings, workload, model),

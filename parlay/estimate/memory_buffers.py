@@ -17,6 +17,7 @@ from parlay.formulas import buffers
 from parlay.formulas import communication_buffers as comm
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
+from parlay.layouts.workload import Workload
 from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec
 
 Array = NDArray[np.float64]
@@ -26,6 +27,7 @@ CHANNELS = 16.0  # NCCL channels of a communicator: 16 to 24 are usual; the lowe
 SWITCH_CHANNELS = {9: 16.0, 10: 24.0}  # NVLS channels by compute capability (NCCL src/transport/nvls.cc:414-434)
 SWITCH_RANKS = 3.0  # NVLS is used from this many ranks of one NVLink domain on
 USERBUFFERS = 9.0  # one for each overlapped product: 8 to 10 (TransformerEngine module/base.py:340-420)
+TE_OVERLAP_STREAMS = 3.0  # a workspace of its own, of three, for products that overlap (TransformerEngine cpp_extensions/gemm.py)
 TE_GROUPED_STREAMS = 4.0  # further workspaces once a grouped product ran (TransformerEngine cpp_extensions/gemm.py:37-67)
 ROTARY_BYTES = 4.0  # fp32 table
 PREFETCH_ELEMENTS = 5e8  # Megatron-FSDP gathers at least this many elements ahead (megatron_fsdp.py:415-444)
@@ -34,7 +36,7 @@ LIVE_ELEMENTS = 1e9  # DeepSpeed stage3_max_live_parameters and max_reuse_distan
 DEEPSPEED_BUCKET = 5e8  # reduce_bucket_size, allgather_bucket_size (zero/config.py:113,132)
 
 
-def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
     """Return what stays allocated from the first step on: stand-in gradients, workspaces, tables, gathered inputs."""
     s = tables.shard
     parts = []
@@ -45,7 +47,8 @@ def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stage
                  formula="buffers.weight_gradient_cache", inputs={"elements": elements})
         )  # fmt: skip
     streams = TE_GROUPED_STREAMS if settings.grouped_experts else 0.0
-    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0)
+    overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), TE_OVERLAP_STREAMS, 0.0))
+    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0) + overlapped
     how: dict[str, Any] = {
         "te_bytes": settings.te_workspace_bytes,
         "te_streams": te_streams,
@@ -60,22 +63,51 @@ def caches(model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stage
         table = tables.row(np.asarray(act.token_tensors(s.seq_len / s.cp, rotary, element_bytes=ROTARY_BYTES)))
         parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors"))
     if settings.kernels == "transformer-engine":
-        parts += _last_stage(model, layouts, stages, tables)
+        parts += _last_stage(model, workload, layouts, stages, tables)
+    if settings.framework == "torchtitan" and np.any(layouts.pp > 1):
+        parts.append(_receive_buffers(model, workload, layouts, stages, tables))
     return total("memory.caches", "caches and workspaces", tuple(parts))
 
 
-def _last_stage(model: ModelSpec, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
+def _receive_buffers(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+    """torch.distributed.pipelining makes a buffer for each micro-batch's input and output gradient when it starts, and keeps
+    what it sent for the backward pass (stage.py: args_recv_info, grad_recv_info, fwd_cache); layers' inputs count elsewhere."""
+    part = tables.row(np.asarray(act.token_tensors(tables.shard.local_tokens, model.hidden)))
+    rounds = layouts.micro_batches(workload.global_batch)[:, None].astype(np.float64)
+    received, sent = stages.chunks - stages.embedding, stages.chunks - stages.head
+    count = (rounds - stages.in_flight) * received + (rounds + stages.in_flight) * sent
+    held = np.where((layouts.pp > 1)[:, None], np.maximum(count, 0.0), 0.0) * part
+    return Term("memory.caches.receive", "buffers of the pipeline's exchange", held, formula="activations.token_tensors")
+
+
+def _last_stage(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
     """The output layer's gathered input (layers.py:627,671), and the input gradient that the loop's variable still names
-    (schedules.py:2436-2447)."""
+    (schedules.py:2436-2447). Megatron's own attention makes its scores in the same buffer (dot_product_attention.py)."""
     s = tables.shard
     head = stages.head.astype(np.float64)
     whole = tables.row(np.where(s.sp & (s.tp > 1), np.asarray(act.token_tensors(s.tokens, model.hidden)), 0.0))
     part = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
     piped = (layouts.pp > 1)[:, None]
+    buffer = whole * head
+    heads = max((kind.mixer.heads for kind in model.kinds.values() if isinstance(kind.mixer, GroupedAttention)), default=0)
+    if workload.local_layers and not workload.flash_attention and heads:
+        scores = act.unfused_scores(s.tokens, workload.seq_len, heads, tensor=s.tp, dropout=0)
+        buffer = np.maximum(buffer, tables.row(np.asarray(scores)))
     return [
-        Term("memory.caches.gathered", "gathered input of the output layer", whole * head, formula="activations.token_tensors"),
+        Term("memory.caches.gathered", "buffer of gathered inputs and scores", buffer, formula="activations.token_tensors"),
         Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors"),
     ]
+
+
+def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Array:
+    """Return what a pipeline leaves allocated between two steps, beside what `caches` counts: every chunk still names the last
+    input it received, and the input its gradient (Megatron-LM transformer_block.py, set_input_tensor; schedules.py, where
+    received tensors retain their gradients)."""
+    if settings.kernels != "transformer-engine":
+        return np.zeros(stages.index.shape)
+    part = tables.row(np.asarray(act.token_tensors(tables.shard.local_tokens, tables.hidden)))
+    named = 2.0 * (stages.chunks - stages.embedding) - stages.head  # the last stage's gradient is among the caches
+    return np.asarray(np.where((layouts.pp > 1)[:, None], named, 0.0) * part)
 
 
 def _rotary_dim(model: ModelSpec) -> int:
@@ -113,14 +145,15 @@ def _sharded(
 ) -> tuple[Array, Array, Array]:
     """Return `gathered` for layouts at ZeRO stage 3: `unit` the largest block, `mine` the stage's parameters."""
     if settings.framework == "deepspeed":
-        live = buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit
+        live = np.minimum(buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit, 2.0 * mine)
         return np.zeros(mine.shape), np.asarray(live), np.asarray(live)
     ahead = np.asarray(buffers.unsharded_forward(unit, shards=shards))
     behind = np.asarray(buffers.unsharded_backward(unit, reduce_bytes=settings.reduce_bytes))
     if settings.framework == "megatron-core":
         prefetch = buffers.bucket_bytes(mine, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
         queue = buffers.bucket_bytes(mine, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes)
-        ahead, behind = 2.0 * unit + prefetch, 2.0 * unit + prefetch + queue
+        ahead = np.minimum(2.0 * unit + prefetch + root, 2.0 * mine)  # never more than there are
+        behind, root = ahead + queue, 0.0 * root  # and none between two steps
     reshard = settings.reshard_after_forward
     # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
     # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).

@@ -118,7 +118,7 @@ def _feed_forward(kind: LayerKind, r: Recorder, eager: bool) -> None:
         latent = isinstance(kind.mixer, LatentAttention)  # an odd number of products comes before, so w3 is kept, w2 is not
         products = (2.0 if m.gated else 1.0, m.width)
         r.add("gate product", "mlp", act.feed_forward, only_with=OPS, width=m.width, branches=1, element_bytes=r.wide, **r.heads)
-        if not latent:  # the product before its reduction: whole rows
+        if not latent and eager:  # the product before its reduction: whole rows; no gradient needs it, and compiled it is dropped
             r.add("down product", "mlp", act.token_tensors, only_with=OPS, tokens=r.shard.tokens, width=h, element_bytes=r.wide)
         r.add(
             "mlp products",

@@ -88,6 +88,7 @@ def peak(
     rest = rest + (0.0 if head_cached else table_gradient)
     early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
+    rest = rest + _deferred(model, workload, layouts, tables)
     output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
     embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
     event, largest = _largest((forward, backward, output, step - kept, embedding))
@@ -113,16 +114,35 @@ def peak(
         note = "only the largest of these moments counts; the others are 0"
         return left, total("memory.peak", "held at the peak", parts, note=note)
 
-    return Peak(event, kept + largest, explain)
+    # Less than one micro-batch may be left on the device where activations go to the host: then nothing is kept at that moment.
+    left = np.where(event == EMBEDDING, np.maximum(kept, per_micro_batch), kept)
+    return Peak(event, left + largest, explain)
 
 
 def _in_flight(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
-    """Return micro-batches in flight; overlapping expert all-to-all pairs one chunk's forward with another's backward, so
-    one more chunk is alive (combined_1f1b.py:51-65, schedules.py:966-970)."""
+    """Return micro-batches in flight.
+
+    Overlapping expert all-to-all warms up with one more forward pass (schedules.py:966-970), but then runs a forward and a
+    backward pass at once, layer by layer, each backward layer freed as a forward one is made (combined_1f1b.py,
+    model_chunk_schedule_plan.py, run): what is alive on top is one layer. Megatron-LM's test of it measures 1.5 of 12.
+    """
     if not layouts.ep_overlap.any():
         return stages.in_flight
-    more = np.minimum(stages.in_flight + 1.0 / stages.chunks, layouts.micro_batches(workload.global_batch)[:, None])
+    one = 1.0 / np.maximum(stages.layer_total, 1.0)
+    more = np.minimum(stages.in_flight + one, layouts.micro_batches(workload.global_batch)[:, None])
     return np.where(layouts.ep_overlap[:, None], np.maximum(more, stages.in_flight), stages.in_flight)
+
+
+def _deferred(model: ModelSpec, workload: Workload, layouts: Layouts, tables: Tables) -> Array | float:
+    """Return what head weight gradients that wait hold: each micro-batch's bf16 logit gradient and its input
+    (Megatron-LM tensor_parallel/layers.py, grad_output_buffer and embedding_activation_buffer)."""
+    limit = workload.deferred_head_gradients
+    if limit is None:
+        return 0.0
+    s, rounds = tables.shard, layouts.micro_batches(workload.global_batch)[:, None]
+    waiting = np.where((layouts.pp > 1)[:, None], np.minimum(rounds, limit or rounds), 0.0)
+    gradient = logits.logits_held(s.tokens, tables.vocab, 2.0, tensor=s.tp)
+    return np.asarray(waiting * tables.row(np.asarray(gradient + act.token_tensors(s.local_tokens, model.hidden))))
 
 
 def _largest(moments: tuple[Array, ...]) -> tuple[NDArray[np.int64], Array]:
@@ -165,5 +185,7 @@ def _output_layer(
     final = act.token_tensors(s.tokens, model.hidden, tensors=2, tensor=s.tp, sequence_parallel=sp)
     statistics = act.token_tensors(s.tokens, 1, tensor=s.tp, sequence_parallel=sp, element_bytes=4)
     gradient = logits.output_layer_gradient(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp)
-    before = tables.row(np.asarray(final + statistics))
+    whole = act.token_tensors(s.tokens, model.hidden) if settings.keeps_gathered else 0.0
+    part = act.token_tensors(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp) if settings.keeps_gathered else 0.0
+    before = tables.row(np.asarray(final + statistics + whole - part))
     return kept + held(loss.forward) + before, kept + held(loss.backward), before + tables.row(np.asarray(gradient))

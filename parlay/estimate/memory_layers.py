@@ -87,6 +87,11 @@ class Recorder:
         """Bytes of an element kept only as input of a linear layer (layernorm_linear.py:475-492, linear.py:593-617)."""
         return self.settings.recipe.activation_bytes if self.settings.recipe else self.wide
 
+    @property
+    def activated(self) -> float:
+        """Bytes of an element that an activation function keeps (Megatron-LM fused_bias_swiglu.py, fp8_input_store)."""
+        return 1.0 if self.workload.fp8_activation_inputs else self.wide
+
 
 def kept_tensors(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> list[Kept]:
     """Return the tensors one layer of `kind` keeps for each micro-batch when nothing is recomputed."""
@@ -216,7 +221,7 @@ def _feed_forward(kind: LayerKind, r: Recorder) -> None:
             "mlp",
             width=m.width,
             branches=branches,
-            element_bytes=r.wide,
+            element_bytes=r.activated,
             **r.heads,
         )
         r.add(
@@ -245,13 +250,13 @@ def _experts(m: MoeMlp, r: Recorder) -> None:
     r.add("row map", "mlp", moe.row_map_kept, "moe", tokens=s.local_tokens, experts=m.experts)
     r.add("expert input", "mlp", moe.expert_input, "moe", rows=rows, width=wide, element_bytes=r.matmul)
     r.add("expert activation input", "mlp", act.feed_forward, "moe", tokens=rows, width=m.width, branches=branches, tensor=s.etp,
-          element_bytes=r.wide)  # fmt: skip
+          element_bytes=r.activated)  # fmt: skip
     r.add("expert activation output", "mlp", act.feed_forward, "moe", "mlp_activation", tokens=rows, width=m.width, branches=1,
           tensor=s.etp, element_bytes=r.matmul)  # fmt: skip
     if m.latent_width:
         r.add("latent output", "mlp", act.token_tensors, "moe", width=m.latent_width, element_bytes=r.matmul, **r.rows)
     if m.shared_width:
         r.add("shared activation input", "mlp", act.feed_forward, "moe", "shared_experts", width=m.shared_width,
-              branches=branches, element_bytes=r.wide, **r.heads)  # fmt: skip
+              branches=branches, element_bytes=r.activated, **r.heads)  # fmt: skip
         r.add("shared activation output", "mlp", act.feed_forward, "moe", "shared_experts", width=m.shared_width, branches=1,
               element_bytes=r.matmul, **r.heads)  # fmt: skip

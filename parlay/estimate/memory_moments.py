@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.memory_eager import kept_tensors_eager
 from parlay.estimate.memory_layers import INPUT, Kept, kept_tensors, routed_rows
+from parlay.estimate.memory_nanotron import kept_tensors_nanotron
 from parlay.estimate.shard import Shard
 from parlay.formulas import activations as act
 from parlay.formulas import activations_context as ctx
@@ -22,6 +23,8 @@ from parlay.formulas import activations_moe as moe
 from parlay.layouts.vocabulary import CP_KINDS, RECOMPUTE
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp
+
+LISTS = {"transformer-engine": kept_tensors, "nanotron": kept_tensors_nanotron}
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -41,8 +44,7 @@ class LayerMemory:
 
 def layer_memory(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> LayerMemory:
     """Return the memory of one layer of `kind` under each row's recompute choice."""
-    fused = settings.kernels == "transformer-engine"
-    listed = (kept_tensors if fused else kept_tensors_eager)(kind, model, workload, settings, shard)
+    listed = LISTS.get(settings.kernels, kept_tensors_eager)(kind, model, workload, settings, shard)
     full = _has(shard, "full")
     marked = [(t, _is_kept(t, shard)) for t in listed]
     zero = np.zeros_like(shard.tp)

@@ -14,6 +14,7 @@ from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import optimizer_state as state
 from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import SCHEDULES
 from parlay.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
@@ -21,10 +22,12 @@ Array = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Static:
-    """What stays from step to step (`term`), and what the optimizer step holds on top (bytes by layout and stage)."""
+    """What stays from step to step (`term`), what the optimizer step holds on top, and what of that is left until the next
+    step begins (bytes by layout and stage)."""
 
     term: Term
     step: Array
+    left: Array
 
 
 def shards_of(layouts: Layouts) -> tuple[Array, Array]:
@@ -33,6 +36,16 @@ def shards_of(layouts: Layouts) -> tuple[Array, Array]:
     inner = np.minimum(layouts.shard, ranks)
     experts = np.maximum(layouts.edp * inner / ranks, 1.0)
     return inner[:, None], experts[:, None]
+
+
+def _copies_of_a_stage(layouts: Layouts) -> Array:
+    """Return the ranks of a pipeline that hold the same stage, as a column: two under DualPipe, whose copies are replicas.
+
+    Their gradients are summed like those of data-parallel ranks (DeepSeek-V3 report, 3.2.1), so optimizer state shards over
+    both where it shards at all.
+    """
+    both = layouts.schedule == SCHEDULES.index("dualpipe")
+    return np.where(both, 2.0, 1.0)[:, None]
 
 
 def static_state(
@@ -47,10 +60,12 @@ def static_state(
     linear = _over_layers(stages, model, tables, "linear") if needed else nothing
     parts: dict[str, list[Term]] = {"weights": [], "gradients": [], "optimizer": []}
     step: Array = np.zeros(stages.index.shape)
+    left: Array = np.zeros(stages.index.shape)
     for which, parameters, shards in zip(("dense", "expert"), (local.dense, local.expert), shards_of(layouts), strict=True):
         if not np.any(parameters):
             continue
-        stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, shards, 1.0)}
+        owners = shards * _copies_of_a_stage(layouts)
+        stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, owners, 1.0)}
         mine = linear[which]
         for name, bytes_each, count, over in (
             ("weights", settings.weight_bytes, parameters - mine if settings.quantised_only else parameters, stored[3]),
@@ -61,9 +76,10 @@ def static_state(
             parts["weights"].append(_copies(settings, which, mine, stored[3]))
         parts["optimizer"] += _optimizer(model, settings, which, parameters, mine, stored[1], on_device, stages, tables)
         step = step + settings.step_bytes * parameters / stored[1]
+        left = left + settings.left_bytes * parameters / stored[1]
     labels = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
     groups = tuple(total(f"memory.{k}", labels[k], tuple(v)) for k, v in parts.items())
-    return Static(total("memory.static", "weights, gradients, optimizer", groups), step * on_device)
+    return Static(total("memory.static", "weights, gradients, optimizer", groups), step * on_device, left * on_device)
 
 
 def _bytes(key: str, label: str, parameters: Array, bytes_each: float | Array, shards: Array) -> Term:
@@ -118,7 +134,7 @@ def _over_layers(stages: Stages, model: ModelSpec, tables: Tables, what: str) ->
     """Return elements ("linear") or rows + columns ("edges") of all layer matrices of each stage, dense and expert."""
     out: dict[str, Array] = {"dense": np.zeros(stages.index.shape), "expert": np.zeros(stages.index.shape)}
     for kind, found in tables.matrices.items():
-        layers = stages.layers[kind] + (stages.mtp if kind == model.mtp_kind else 0.0)
+        layers = stages.layers[kind] + (np.minimum(stages.mtp, model.mtp_modules) if kind == model.mtp_kind else 0.0)
         for which in out:
             chosen = [m for m in found if m.grouped == (which == "expert") and m.linear]
             each = sum(

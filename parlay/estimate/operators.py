@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parlay.estimate.kept import MOST_ROWS, Kept
+from parlay.estimate.overlap import lost_s
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import Traits
@@ -34,12 +35,17 @@ from parlay.rates.interface import Priced, Rates, Stream
 Array = NDArray[np.float64]
 
 FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # precision -> matmul dtype
-# Host operators whose time one wait for the device costs a layer: what ran ahead is gone, so the queue must fill again. Layers
-# with the all-to-all dispatcher take 15 to 17 ms on x86 hosts of H100 however few their tokens (Moonlight, Qwen3-30B-A3B).
-HOST_WAIT_OPERATORS = 25.0
+# Host operators whose time one wait for the device costs a forward: what ran ahead is gone, so the queue must fill again. A
+# backward has the counts. One value for all: the published runs of experts that wait for the host (54, on H100, B200, B300 and
+# GB200) are off by -3 % at the median with it, by -8 % with 25 and +4 % with 45 (layers with the all-to-all dispatcher take 15 to
+# 17 ms on x86 hosts of H100 however few their tokens: Moonlight, Qwen3-30B-A3B).
+HOST_WAIT_OPERATORS = 35.0
+# Host time of one plain PyTorch operator (5 to 10 us a call, its autograd node included) over a Transformer Engine module's.
+PLAIN_OPERATOR = 0.1
 # Share of a product's FLOP/s that chunked scans reach: Triton kernels with fp32 states, five passes. The seven Nemotron-H runs
 # on H100 leave about 3 ms a Mamba layer of 8,192 tokens for the scan, 25 times what its FLOPs take as plain products.
 SCAN_SHARE = 0.04
+ATTENTION_TILE = 128  # queries that a block of flash attention works on at once (FlashAttention-2 and 3, cuDNN: 64 to 192)
 ELEMENT = 2.0  # bytes of an activation in bf16 or fp16
 
 
@@ -53,14 +59,15 @@ class Operator:
     dgrad: Array
     wgrad: Array
     modules: frozenset[str]  # recompute modules that run this operator again
-    launches: Array | float  # kernels of one forward
+    launches: Array | float  # host operators of one forward
     source: str
+    waits: Array | float = 0.0  # host operators whose time the forward loses to waiting for the device
 
     def take(self, rows: NDArray[np.int64]) -> Operator:
         """Return the operator at some rows of its Shard."""
-        calls = self.launches[rows] if isinstance(self.launches, np.ndarray) else self.launches
+        calls, waits = (x[rows] if isinstance(x, np.ndarray) else x for x in (self.launches, self.waits))
         seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
-        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source)
+        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits)
 
 
 _PRODUCTS: Kept[tuple[Priced, Priced, Priced]] = Kept()  # of few rows: forward, input gradient, weight gradient
@@ -82,6 +89,10 @@ class Pricer:
         """Whether weight gradients are written by adding to fp32 main gradients (Megatron's default)."""
         fused = self.workload.gradient_accumulation_fusion
         return self.workload.framework == "megatron-core" if fused is None else fused
+
+    def lost_s(self, transfer_s: Array, compute_s: Array) -> Array:
+        """Seconds that a transfer and the compute beside it lose to each other."""
+        return lost_s(self.rates.beside(), transfer_s, compute_s)
 
     @property
     def dtype(self) -> str:
@@ -146,12 +157,13 @@ class Pricer:
         backward: float = 1.5,
         group: str = "norms and elementwise",
         launches: float = 1.0,
+        waits: float = 0.0,
     ) -> Operator:
         """Return a bandwidth-bound operator; its backward moves `backward` times the bytes of its forward."""
         fwd = self.rates.stream(nbytes, kind)
         back = self.rates.stream(np.asarray(nbytes) * backward, kind)
         zero = np.zeros_like(fwd.seconds)
-        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source)
+        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits)
 
     def casts(
         self, name: str, elements: ArrayLike, modules: tuple[str, ...] = (), *, gradient: ArrayLike = 0.0
@@ -232,7 +244,9 @@ def _mixer(p: Pricer, mixer: object) -> list[Operator]:
 def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window: int | None, chunked: bool) -> list[Operator]:
     """Return the attention core: flash attention (a kernel for each ring step), or unfused scores and softmax."""
     s, w = p.shard, p.workload
-    share = attention_share(window, s.seq_len, w.causal, chunked=chunked)
+    # A tile of queries reads the window of its first and of its last one: whole tiles are computed, masked or not.
+    wide = window if window is None or chunked else window + ATTENTION_TILE
+    share = attention_share(wide, s.seq_len, w.causal, chunked=chunked)
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
     gathered = s.cp_kind == CP_KINDS.index("allgather")
     queries = np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring)
@@ -430,10 +444,17 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     # expert (one more read and write), which a fused dispatcher's kernel leaves in place.
     passes = 1 + 1 / m.top_k + (0.0 if flex else 2.0)
     moved = passes * ELEMENT * rows / s.etp * inner
-    wait = 0.0 if flex or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
+    wait = 0.0 if p.workload.moe_dispatcher == "hybridep" or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
     found += [
         p.stream(
-            "permute", 4 * ELEMENT * rows / s.etp * inner, "permute", moe, backward=1.0, group="experts", launches=calls + wait
+            "permute",
+            4 * ELEMENT * rows / s.etp * inner,
+            "permute",
+            moe,
+            backward=1.0,
+            group="experts",
+            launches=calls,
+            waits=wait,
         ),
         *p.casts("expert input", rows * inner, moe, gradient=rows * branches * width),
         p.grouped("expert up-projection", rows, held, branches * width, inner, moe),
@@ -444,15 +465,33 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
         p.grouped("expert down-projection", rows, held, inner, width, moe),
         p.stream("unpermute", moved, "permute", moe, backward=1.0, group="experts", launches=calls),
     ]
-    if m.bias:  # an addition of its own after each grouped product: read and write; backward sums the gradients (a read)
-        biased = 2 * ELEMENT * rows * (branches * width + inner)
-        found.append(p.stream("expert biases", biased, "residual", moe, backward=0.5, group="experts", launches=2.0))
+    if m.bias:
+        found.append(_expert_biases(p, rows, held, inner, branches * width))
     if m.latent_width:
         found.append(p.gemm("latent up-projection", "experts", n, h, inner, moe))
     if m.shared_width:
         shared = DenseMlp(width=m.shared_width, gated=m.gated, activation=m.activation)
         found += _dense(p, shared, s.tokens, modules=("moe", "shared_experts"), prefix="shared expert")
     return found
+
+
+def _expert_biases(p: Pricer, rows: Array, held: Array, out: float, hidden: Array) -> Operator:
+    """Return the biases of an expert's two products.
+
+    The first one's is added by its product, and its gradient is a sum over the rows. Megatron-core scales the second one's
+    by the router's weight, expert after expert, in fp32: the outer product is written (4), added to the output (2 + 4 read,
+    4 written), the experts concatenated (4 + 4) and cast back (4 + 2). Its backward casts (2 + 4, 4 + 2), takes both
+    factors' gradients (12 each) and concatenates (4) (TEGroupedMLP._apply_bias, moe/experts.py). Elsewhere it is one
+    addition (2 read, 2 written) and a sum.
+    """
+    scaled = p.workload.framework == "megatron-core"
+    kind: Stream = "residual"
+    forward = p.rates.stream(rows * out * (28.0 if scaled else 4.0), kind)
+    backward = p.rates.stream(rows * out * (40.0 if scaled else 2.0) + ELEMENT * rows * hidden, kind)
+    launches = PLAIN_OPERATOR * (2.0 * held + 2.0) if scaled else 1.0
+    zero = np.zeros_like(forward.seconds)
+    modules = frozenset({"moe"})
+    return Operator("expert biases", "experts", forward.seconds, backward.seconds, zero, modules, launches, forward.source)
 
 
 def embedding_operators(p: Pricer) -> list[Operator]:

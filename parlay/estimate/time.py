@@ -2,6 +2,9 @@
 
 step = m x (slowest stage's forward + backward) + bubble + exposed data-parallel traffic + optimizer
 
+What compute and a transfer that run at once lose to each other, where a calibration has measured it, is in the stage's
+times and in the data-parallel traffic, and shows as one term.
+
 The slowest stage and the bubble come from closed forms (parlay.formulas.pipeline); parlay.schedules times the same
 stages exactly for the layouts that are shown.
 """
@@ -29,7 +32,7 @@ from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import SCHEDULES
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
-from parlay.rates.interface import Group, Rates
+from parlay.rates.interface import Beside, Group, Rates
 
 Array = NDArray[np.float64]
 
@@ -42,7 +45,8 @@ class PipeTime:
 
     forward: Array
     backward: Array
-    sends: Array  # exposed pipeline transfers
+    sends: Array  # what pipeline transfers add
+    lost_sends: Array  # of that, what transfers and the compute beside them lose to each other
     weights: dict[str, Array]  # block name -> how many of it each stage runs
     rerun: Array  # share of the stage's layers that recompute
 
@@ -62,6 +66,7 @@ class StepTime:
     send_source: str
     pipes: Pipes
     by_pipe: PipeTime
+    beside: Beside | None
 
     @property
     def forward(self) -> Array:
@@ -75,7 +80,7 @@ class StepTime:
 
     @property
     def sends(self) -> Array:
-        """Exposed seconds of a micro-batch's pipeline transfers, (layouts, stages)."""
+        """Seconds that a micro-batch's pipeline transfers add, (layouts, stages)."""
         return self.by_pipe.sends[self.pipes.row_of]
 
     @property
@@ -113,11 +118,21 @@ class StepTime:
             exposed.append(
                 Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source)
             )
-        sends = self.by_pipe.sends[rows, self.slowest] * m
+        lost_sends = self.by_pipe.lost_sends[rows, self.slowest]
+        sends = (self.by_pipe.sends[rows, self.slowest] - lost_sends) * m
         exposed.append(
             Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
         )
         exposed += list(self.data.terms)
+        if self.beside is not None:
+            lost = spent("lost_forward", "") + spent("lost_backward", "") + lost_sends * m + self.data.lost
+            factors = {"slow_compute": self.beside.compute, "slow_transfer": self.beside.transfer}
+            exposed.append(
+                Term(
+                    "step.exposed.overlap", "lost to overlap", lost, "s", "contention.overlapped_s", source=self.beside.source,
+                    inputs=factors,
+                )
+            )  # fmt: skip
         parts = (
             total("step.compute", "compute", tuple(compute), unit="s"),
             recompute,
@@ -154,10 +169,10 @@ def step_time(
     bubble = bubble_seconds(pipes.layouts, pipes.stages, one.forward, one.backward, weight_grad, one.sends) + hops
     running, row_of = m * busy[rows, slowest] + bubble, pipes.row_of
     data = data_parallel(cluster, workload, layouts, stages, rates, pipes, one.forward, one.backward, m)
-    step = running[row_of] + data.exposed + data.optimizer.value
+    step = running[row_of] + data.exposed + data.lost + data.optimizer.value
     return StepTime(
         step, slowest[row_of], m[row_of], bubble[row_of], one.rerun[rows, slowest][row_of], hops[row_of], data, blocks, send_source,
-        pipes, one,
+        pipes, one, rates.beside(),
     )  # fmt: skip
 
 
@@ -179,8 +194,9 @@ def _micro_batch(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> tuple[Pipe
         kept = (1.0 - rerun) * cost.recompute[row_of][:, None] if name.startswith("layer:") else 0.0
         backward = backward + n * (cost.backward_s[row_of][:, None] - kept)
         weight_grad = weight_grad + n * cost.weight[row_of][:, None]
-    send, hops, source = _sends(p, pipes.layouts, forward, backward)
-    return PipeTime(forward, backward, send, weights, rerun * np.ones_like(stages.share)), source, hops, weight_grad
+    send, lost, hops, source = _sends(p, pipes.layouts, forward, backward)
+    one = PipeTime(forward, backward, send, lost, weights, rerun * np.ones_like(stages.share))
+    return one, source, hops, weight_grad
 
 
 _BLOCKS: Kept[dict[str, Cost]] = Kept()
@@ -201,8 +217,9 @@ def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
     return np.asarray(np.where(count > 0, share, 1.0))
 
 
-def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tuple[Array, Array, str]:
-    """Return the exposed seconds of pipeline transfers per micro-batch (by stage), those of fill and drain, and their source.
+def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tuple[Array, Array, Array, str]:
+    """Return the seconds that pipeline transfers add per micro-batch (by stage), what of it is lost to overlap, those of fill
+    and drain, and their source.
 
     Plain 1F1B sends and receives in one fused call in front of each forward and backward, exposed (Megatron forces
     overlap_p2p_comm off without virtual stages: training/arguments.py). Interleaved and bidirectional schedules
@@ -226,9 +243,10 @@ def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tupl
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
     v, each = layouts.vpp[:, None], each_way[:, None]
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
+    lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
     hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
-    return exposed, hops, sent.source
+    return exposed + lost, lost, hops, sent.source
 
 
 def _slug(text: str) -> str:

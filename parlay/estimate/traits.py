@@ -29,19 +29,33 @@ EAGER_CROSS_ENTROPY = 2.25
 # for Blackwell's matmul units either. The middles of the ranges. On Ampere and Ada it is the tuned kernel.
 FLASH2_FORWARD = 1.75
 FLASH2_BACKWARD = 1.62
-# FlashAttention-1 is about 2x slower than 2, forward and backward (arXiv:2307.08691, section 4.1).
-FLASH1 = 2.0
+# FlashAttention-1 reaches 25-40 % of an A100's peak where 2 reaches 50-73 % (arXiv:2307.08691, abstract): the middles' ratio.
+FLASH1 = 61.5 / 32.5
+# PyTorch 2.11's scaled_dot_product_attention ran at 551 TFLOP/s backward on an H200, which only cuDNN's kernel reaches
+# (parlay/rates/calibrations/h200-one-gpu.json).
+SDPA_TUNED_SINCE = "2026-03-01"
 FLASH2_SINCE = "2023-11-30"  # released in July 2023, in the training stacks by the end of that year
+
+# PyTorch's non-reentrant checkpoint ends a block's second forward as soon as every tensor that its backward reads is there
+# (pull request 90105, in 2.1 of October 2023); torchtitan turned that off by default (its pull request 1580). A compiled
+# block never runs what nothing reads.
+EARLY_STOP_SINCE = "2023-10-04"
+EARLY_STOP_UNTIL = "2025-08-18"
 
 # Seconds of host time from one operator of a layer to the next: Python modules, autograd, checks, the launch itself.
 # Layers of hidden 1024 on A100 under Megatron-DeepSpeed never take less than 3.4 ms (forward, recompute, backward) however
 # small their batch (vTrain's single-node runs): 12 operators a forward, 3.2 forwards' worth of host time. Transformer Engine's modules do more a call:
 # Qwen3 layers with experts take 9 to 16 ms at micro-batch 1 on x86 hosts of B200 and B300, Moonlight's 13 to 17 ms on H100 (36
 # to 51 operators); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
-HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6}
+HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6, "nanotron": 75e-6}
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
 GRACE_FACTOR = 2.0  # Arm cores of Grace against those x86 hosts, from the same rows
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
+
+
+# Megatron-LM reduces the input gradient of a column-parallel product beside its weight gradient since the end of 2021 (asynchronous
+# tensor-parallel all-reduce, in release 3.0); Megatron-DeepSpeed forked before that and followed in 2023.
+ASYNC_REDUCE_SINCE = {"megatron-core": "2021-10-31", "deepspeed": "2023-06-30"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +71,8 @@ class Traits:
     cross_entropy: float = 1.0
     attention_forward: float = 1.0
     attention_backward: float = 1.0
+    async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
+    early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again
 
 
 def traits_of(workload: Workload, device: Device) -> Traits:
@@ -80,6 +96,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         else 1.0,
         attention_forward=forward * older,
         attention_backward=backward * older,
+        async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
+        early_stop=_early_stop(workload),
     )
 
 
@@ -87,14 +105,23 @@ def attention_kernel(workload: Workload) -> Kernel:
     """Return the attention kernel that a framework of that date calls where nothing else is said.
 
     Megatron-core calls Transformer Engine, which picks cuDNN or FlashAttention-3; torchtitan calls PyTorch's
-    scaled_dot_product_attention, which is FlashAttention-2; so do DeepSpeed's models.
+    scaled_dot_product_attention, which was FlashAttention-2 for long and is cuDNN on Hopper now; DeepSpeed's models call
+    FlashAttention-2.
     """
     if workload.attention_kernel is not None:
         return "flash2" if workload.attention_kernel == "flash-2" else "tuned"
     date = workload.framework_date
     if date is not None and date < FLASH2_SINCE:
         return "flash1"
-    return "tuned" if workload.framework == "megatron-core" else "flash2"
+    current = workload.framework == "torchtitan" and (date is None or date >= SDPA_TUNED_SINCE)
+    return "tuned" if workload.framework == "megatron-core" or current else "flash2"
+
+
+def _early_stop(workload: Workload) -> bool:
+    """Return whether a second forward leaves out the tail that no backward reads."""
+    date = workload.framework_date
+    dated = date is not None and EARLY_STOP_SINCE <= date < EARLY_STOP_UNTIL
+    return workload.framework == "torchtitan" and (bool(workload.compiled) or dated)
 
 
 def _after_2024(workload: Workload) -> bool:

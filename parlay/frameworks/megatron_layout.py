@@ -192,14 +192,30 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "gradient_dtype": gradient_of(args), "cross_entropy": ("te" if te else "fused") if fused else "unfused",
         "vocab_multiple": args.whole("--make-vocab-size-divisible-by", least=1) or VOCABULARY_MULTIPLE,
         "fp8_weights": args.on("--fp8-param-gather") or None,
+        "fp8_activation_inputs": args.on("--activation-func-fp8-input-store") or None,
         "dropout": HIDDEN_DROPOUT if dropout is None else dropout,
         "overlap_grad_reduce": args.on("--overlap-grad-reduce"), "overlap_param_gather": args.on("--overlap-param-gather"),
         "overlap_p2p": False if args.on("--no-overlap-p2p-communication") else None,
         "gradient_accumulation_fusion": not args.on("--no-gradient-accumulation-fusion"),
+        "local_layers": args.text("--transformer-impl") == "local",
+        "deferred_head_gradients": _deferred(args),
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
-        **_experts(args), **_states(args), **graphs_of(args),
+        "bf16_layers": _bf16_layers(args), **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _bf16_layers(args: Given) -> int | None:
+    """Return how many layers at the ends keep bf16 products under fp8 or fp4; one at each end unless told otherwise."""
+    start, end = args.whole("--num-layers-at-start-in-bf16"), args.whole("--num-layers-at-end-in-bf16")
+    if not args.on("--first-last-layers-bf16"):
+        return None
+    return (1 if start is None else start) + (1 if end is None else end)
+
+
+def _deferred(args: Given) -> int | None:
+    limit = args.whole("--wgrad-deferral-limit") or 0
+    return limit if args.on("--defer-embedding-wgrad-compute") else None
 
 
 def precision_of(args: Given) -> str:

@@ -44,7 +44,7 @@ def model_table(args: Given, name: str, notes: list[str]) -> Table | None:
         "tied_embeddings": not args.on("--untie-embeddings-and-output-weights"),
         "position_embeddings": (args.whole("--max-position-embeddings") or 0) if learned else 0,
         "kinds": {kind: part for kind, part in kinds.items() if kind in used or kind == ahead}, "layers": runs,
-        "mtp_layers": depth, "mtp_kind": ahead,
+        "mtp_layers": depth, "mtp_kind": ahead, "mtp_shared": args.on("--mtp-use-repeated-layer"),
     }  # fmt: skip
     vocabulary = vocabulary_of(args, notes)
     return table if vocabulary is None else table | {"vocab": vocabulary}

@@ -2,7 +2,8 @@
 
 SI base units inside (bytes, bytes/s of ONE direction, FLOP/s dense, seconds, watts). A file may write either a
 bare quantity ("400 Gbit/s") or a table { value = "400 Gbit/s", source = "...", kind = "datasheet" }. Each quantity
-has plausible bounds, wide enough for any machine of the next decade and narrow enough to catch a missing prefix.
+has plausible bounds, wide enough for any machine of the next decade and narrow enough to catch a missing prefix. A CPU
+(vendor "cpu") and the Ethernet between CPUs may be slower than any accelerator, so theirs reach further down.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from parlay.errors import UsageError
 from parlay.specfile import Spec
@@ -19,6 +20,7 @@ from parlay.units import GIB, parse_quantity, show_bytes, show_rate
 
 Kind = Literal["datasheet", "derived", "measured", "recalled", "user"]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8"]
+CPU = "cpu"  # the vendor of a device that is a processor, as a calibration without a GPU writes it
 LinkKind = Literal["nvlink", "xgmi", "pcie", "c2c", "infiniband", "roce", "efa", "ethernet", "slingshot", "omnipath"]
 
 
@@ -76,14 +78,33 @@ def _reader(dimension: str, low: float, high: float, *, whole: bool = False) -> 
     return parse
 
 
+def _rate(dimension: str, low: float, high: float, *, slow: float, key: str, slow_kind: str) -> Callable[..., Any]:
+    """Return a reader whose lowest bound is `slow` where the table's own `key`, read before, says `slow_kind`."""
+    plain, slower = _reader(dimension, low, high), _reader(dimension, slow, high)
+
+    def parse(given: Any, info: ValidationInfo) -> Any:
+        return (slower if str(info.data.get(key)).lower() == slow_kind else plain)(given)
+
+    return parse
+
+
 # The bounds. Lowest and highest are far outside what is sold, and far inside what a lost prefix gives.
 Bytes = Annotated[Sourced, BeforeValidator(_reader("bytes", 1, 2.0**60))]
 MemoryBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", GIB, 16 * 2.0**40))]
 HostBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", GIB, 2.0**50))]
 CacheBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", 2.0**10, 64.0 * GIB))]
-BytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", 1e8, 1e14))]  # a link: 0.1 GB/s to 100 TB/s
-HbmBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", 1e9, 1e15))]
-FlopsPerSecond = Annotated[Sourced, BeforeValidator(_reader("FLOP/s", 1e12, 1e18))]
+LEAST_LINK, LEAST_FLOPS = 1e8, 1e12  # bytes/s and FLOP/s of what trains models: 0.1 GB/s, 1 TFLOP/s
+LEAST_ETHERNET, LEAST_CPU_FLOPS, LEAST_CPU_BYTES = 1e6, 1e9, 1e8  # of CPUs: 10 Mbit/s, one slow core, memory of a small board
+HostLinkBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", LEAST_LINK, 1e14))]
+LinkBytesPerSecond = Annotated[
+    Sourced, BeforeValidator(_rate("bytes/s", LEAST_LINK, 1e14, slow=LEAST_ETHERNET, key="kind", slow_kind="ethernet"))
+]
+HbmBytesPerSecond = Annotated[
+    Sourced, BeforeValidator(_rate("bytes/s", 1e9, 1e15, slow=LEAST_CPU_BYTES, key="vendor", slow_kind=CPU))
+]
+FlopsPerSecond = Annotated[
+    Sourced, BeforeValidator(_rate("FLOP/s", LEAST_FLOPS, 1e18, slow=LEAST_CPU_FLOPS, key="vendor", slow_kind=CPU))
+]
 Seconds = Annotated[Sourced, BeforeValidator(_reader("s", 0, 1))]
 Watts = Annotated[Sourced, BeforeValidator(_reader("W", 1, 1e5))]
 Count = Annotated[Sourced, BeforeValidator(_reader("count", 1, 1e5, whole=True))]
@@ -152,7 +173,7 @@ class Device(Spec):
     compute_units: Count | None = None  # SMs or CUs
     boost_clock_hz: Hertz | None = None
     power_w: Watts | None = None
-    host_link_bytes_per_s: BytesPerSecond | None = None  # to the host's memory, one direction, when all devices copy
+    host_link_bytes_per_s: HostLinkBytesPerSecond | None = None  # to the host's memory, one direction, when all devices copy
     achieved: Achieved = Field(default_factory=dict)  # what others measured; information, never a default
     notes: str = ""
 
@@ -163,7 +184,7 @@ class Link(Spec):
     id: str
     name: str
     kind: LinkKind
-    bytes_per_s: BytesPerSecond
+    bytes_per_s: LinkBytesPerSecond
     per: Literal["gpu", "nic"]
     latency_s: Seconds  # of one hop: what each step of a ring or tree adds
     base_latency_s: Seconds | None = None  # added once per collective, whatever its size
@@ -198,6 +219,12 @@ class Cluster(Spec):
                 f"scale_up_gpus {domain} and gpus_per_node {node}: one must be a multiple of the other,"
                 " because a scale-up domain is whole nodes, or a node whole domains"
             )
+        for name, link in (("scale_up_link", self.scale_up_link), ("nic_link", self.nic_link)):
+            if self.device.vendor.lower() != CPU and link.bytes_per_s.value < LEAST_LINK:
+                raise ValueError(
+                    f"{name}.bytes_per_s is {_shown(link.bytes_per_s.value, 'bytes/s')}, below"
+                    f" {_shown(LEAST_LINK, 'bytes/s')}: only between CPUs (vendor = 'cpu') is a link so slow; bit or byte?"
+                )
         if self.scale_up_link.per != "gpu" or self.nic_link.per != "nic":
             raise ValueError("scale_up_link must be a link that counts per = 'gpu', and nic_link one that counts per = 'nic'")
         return self

@@ -143,6 +143,7 @@ _RUNS: dict[Framework, tuple[Schedule, ...]] = {
     "megatron-core": ("1f1b", "interleaved"),
     "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
     "deepspeed": ("1f1b",),
+    "nanotron": ("gpipe", "1f1b"),
 }
 
 
@@ -151,6 +152,8 @@ def _framework(x: Layouts, q: Question) -> Mask:
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
+    if q.workload.framework == "nanotron":
+        broken |= x.zero > 1
     return np.asarray(broken)
 
 
@@ -160,6 +163,8 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
+    if f == "nanotron" and x.zero > 1:
+        return "nanotron shards optimizer state only", "use zero=1, or zero=0"
     others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in _RUNS.items() if name != f)
     return (
         f"{f} does not offer the pipeline schedule {schedule_of(x)}",

@@ -60,6 +60,24 @@ def _with_ends(layers: int, stages: int, virtual: int, first: int, last: int) ->
     return sizes
 
 
+def sizes_by_cost(layers: int, stages: int, layer_cost: float, head_cost: float) -> list[int]:
+    """Return the layers of each stage where blocks are dealt out by cost: a stage is full once the cost of all blocks so far
+    exceeds its share (nanotron trainer.py and models/llama.py, get_block_compute_costs).
+
+    Examples
+    --------
+    >>> sizes_by_cost(24, 2, 42, 103), sizes_by_cost(24, 8, 42, 103)
+    ([14, 10], [4, 3, 3, 4, 3, 3, 4, 0])
+    """
+    share = (layers * layer_cost + head_cost) / stages
+    sizes, stage = [0] * stages, 0
+    for layer in range(layers):
+        sizes[stage] += 1
+        if (layer + 1) * layer_cost > share * (stage + 1):
+            stage += 1
+    return sizes
+
+
 def chunks_of_stage(stage: int, stages: int, virtual: int, schedule: Schedule) -> list[int]:
     """Return the chunks, as positions in model order, that stage `stage` holds under `schedule`."""
     if schedule in V_SHAPED:

@@ -11,7 +11,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "du
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 # fp8: one scale per tensor (delayed or current); fp8-blockwise: 1x128 and 128x128 blocks; mxfp8: 1x32 blocks
 Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "muon", "sgd"]
-Framework = Literal["megatron-core", "torchtitan", "deepspeed"]
+Framework = Literal["megatron-core", "torchtitan", "deepspeed", "nanotron"]
 StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
 CrossEntropy = Literal["unfused", "fused", "te", "chunked"]
 Recompute = Literal[

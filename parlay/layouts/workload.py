@@ -27,6 +27,7 @@ class Workload(Spec):
     framework: Framework = "megatron-core"
     causal: bool = True
     flash_attention: bool = True
+    local_layers: bool = False  # Megatron's own layers, not Transformer Engine's (Megatron --transformer-impl local)
     total_tokens: Annotated[int, Field(gt=0, le=10**18)] | None = None  # of the whole training run
     gradient_dtype: StateDtype | None = None  # of the accumulated, reduced gradient
     moment_dtype: StateDtype | None = None  # of the optimizer's moments
@@ -34,6 +35,8 @@ class Workload(Spec):
     cross_entropy: CrossEntropy | None = None
     vocab_multiple: Annotated[int, Field(gt=0, le=1 << 20)] | None = None  # the vocabulary is padded to this x tp
     fp8_weights: bool | None = None  # weights kept only in fp8 (fp8 primary weights, fp8 all-gather)
+    bf16_layers: Annotated[int, Field(ge=0, le=1 << 20)] = 0  # layers whose products stay in bf16 beside fp8 or fp4 ones
+    fp8_activation_inputs: bool | None = None  # activation functions keep their inputs in fp8 and run again in the backward pass
     dropout: float = Field(default=0.0, ge=0, lt=1)
     moe_imbalance: float = Field(default=1.0, ge=1, le=1000)  # busiest rank's routed tokens over the mean
     moe_capacity_factor: float | None = Field(default=None, gt=0, le=1000)  # None = dropless
@@ -41,6 +44,7 @@ class Workload(Spec):
     overlap_param_gather: bool | None = None
     overlap_p2p: bool | None = None
     reshard_after_forward: bool | None = None  # FSDP: free a block's gathered weights after its forward
+    shards_in_place: bool | None = None  # FSDP gathers into and reduces from the tensors themselves: no copies on the device
     cuda_graphs: bool | None = None  # whole layers or the whole iteration are captured
     cuda_graph_modules: tuple[GraphModule, ...] = ()  # captured parts where whole layers are not
     moe_dispatcher: Dispatcher | None = None  # None = all-to-all
@@ -51,5 +55,6 @@ class Workload(Spec):
     compiled: bool | None = None  # torch.compile (torchtitan)
     loss_compiled: bool | None = None  # None = as `compiled`
     gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
+    deferred_head_gradients: Annotated[int, Field(ge=0)] | None = None  # micro-batches (0: all) of which it waits for the end
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply

@@ -192,6 +192,7 @@ class ModelSpec(Spec):
     final_norm: bool = True
     mtp_layers: NonNegative = 0  # multi-token-prediction depth; each module is one layer of `mtp_kind` + projection + norms
     mtp_kind: str | None = None
+    mtp_shared: bool = False  # one module, run once for each further token
     vision_parameters: NonNegative = 0  # tower and projector of a vision-language wrapper, counted, not laid out
     extra_parameters: NonNegative = 0  # outside the layers, that no field above describes: counted, not priced
     max_positions: Positive | None = None
@@ -220,6 +221,11 @@ class ModelSpec(Spec):
     def layer_count(self) -> int:
         """Layers of the main model, multi-token-prediction modules left out."""
         return sum(run.count for run in self.layers)
+
+    @property
+    def mtp_modules(self) -> int:
+        """Multi-token-prediction modules with weights of their own."""
+        return min(self.mtp_layers, 1) if self.mtp_shared else self.mtp_layers
 
     def layer_names(self) -> list[str]:
         """Return the kind of every layer, first to last."""

@@ -1,8 +1,8 @@
 """Rates from a calibration file, over the rates that a cluster has without one.
 
 For each piece of work the first of these that knows it answers: the measured point itself; interpolation between measured
-points inside their range; the fitted curve outside it; then the base (a shipped profile, then datasheet defaults). The
-first three are labelled "calibrated", "interpolated" and "fitted", the base keeps its own label. A label covers all of a
+points inside their range; the fitted curve outside it, where there are points enough for one; then the base (a shipped
+profile, then datasheet defaults). The first three are labelled "calibrated", "interpolated" and "fitted", the base keeps its own label. A label covers all of a
 call's array, so it is that of the least certain element.
 """
 
@@ -12,24 +12,29 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from parlay.hardware.spec import Cluster
-from parlay.rates.calibration_file import AttentionPoint, Calibration, Fit, Gemm, GroupedGemm, Link
+from parlay.rates.calibration_file import AttentionPoint, Calibration, Fit, Gemm, GroupedGemm, HostCopy, Link, Overlap
 from parlay.rates.calibration_file import Stream as StreamPoint
 from parlay.rates.curves import Curve
-from parlay.rates.interface import Array, Collective, Group, Priced, Rates, Stream
+from parlay.rates.interface import Array, Beside, Collective, Group, HostDirection, Priced, Rates, Stream
 from parlay.rates.kernels import Attention, AttentionShape, GroupedProduct, Product, real
 from parlay.rates.network import wire_factor
 from parlay.rates.points import (
     SOURCES,
+    Answer,
     Products,
     Scatter,
     Sweep,
     attention_kernel,
     attention_shape,
+    best_attention,
+    best_rate,
+    copied,
     level_of,
     link_key,
     merged_streams,
@@ -38,6 +43,16 @@ from parlay.rates.points import (
 )
 
 Place = tuple[str, int, int]  # operation, ranks, ranks on each host
+Kernel = TypeVar("Kernel")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Around(Generic[Kernel]):
+    """A kernel's curve, the measured points around it, and whether the curve is a fit that may go beyond them."""
+
+    kernel: Kernel
+    scatter: Scatter
+    fitted: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,11 +62,13 @@ class CalibratedRates:
     name: str
     base: Rates
     products: Mapping[str, Products]
-    groups: Mapping[tuple[str, bool], tuple[GroupedProduct, Scatter]]
-    cores: Mapping[tuple[str, bool], tuple[Attention, Scatter]]
+    groups: Mapping[tuple[str, bool], Around[GroupedProduct]]
+    cores: Mapping[tuple[str, bool], Around[Attention]]
     streams: Mapping[str, Curve]
+    host_copies: Mapping[str, Curve]
     sweeps: Mapping[Place, Sweep]
     launch_s: float | None
+    together: Beside | None
     about: Mapping[str, str]
 
     def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str, *, accumulate: bool = False) -> Priced:
@@ -60,7 +77,8 @@ class CalibratedRates:
         if product is None:
             return self.base.gemm(m, n, k, dtype, accumulate=accumulate)
         M, N, K = np.broadcast_arrays(real(m), real(n), real(k))
-        return product.priced(M, N, K, accumulate=accumulate)
+        found = product.answer(M, N, K, accumulate=accumulate)
+        return found.priced(lambda: self.base.gemm(M, N, K, dtype, accumulate=accumulate))
 
     def grouped_gemm(
         self,
@@ -74,14 +92,18 @@ class CalibratedRates:
         weight_gradient: bool = False,
     ) -> Priced:
         """Seconds of `groups` products of rows/groups x k by k x n."""
+        R, G, N, K = np.broadcast_arrays(real(rows), real(groups), real(n), real(k))
+
+        def base() -> Priced:
+            return self.base.grouped_gemm(R, G, N, K, dtype, fused=fused, weight_gradient=weight_gradient)
+
         found = self.groups.get((dtype, fused))
         if found is None:
-            return self.base.grouped_gemm(rows, groups, n, k, dtype, fused=fused, weight_gradient=weight_gradient)
-        kernel, scatter = found
-        R, G, N, K = np.broadcast_arrays(real(rows), real(groups), real(n), real(k))
-        factor, level = scatter.factor(R, G, N, K)
-        level = max(level, int(weight_gradient))  # only the forward is measured
-        return Priced(real(kernel.seconds(R, G, N, K, weight_gradient=weight_gradient) * factor), SOURCES[level])
+            return base()
+        factor, level = found.scatter.factor(R, G, N, K)
+        seconds = found.kernel.seconds(R, G, N, K, weight_gradient=weight_gradient) * factor
+        # Only the forward is measured.
+        return Answer.of(seconds, np.maximum(level, int(weight_gradient)), fitted=found.fitted).priced(base)
 
     def attention(
         self,
@@ -98,15 +120,18 @@ class CalibratedRates:
         dtype: str = "bf16",
     ) -> Priced:
         """Seconds of fused attention in one direction."""
-        found = self.cores.get((dtype, backward))
-        if found is None:
+
+        def base() -> Priced:
             return self.base.attention(
                 queries, keys, heads, kv_heads, qk_dim, v_dim, score_share=score_share, batch=batch, backward=backward, dtype=dtype
             )  # fmt: skip
-        kernel, scatter = found
+
+        found = self.cores.get((dtype, backward))
+        if found is None:
+            return base()
         shape = AttentionShape.of(queries, keys, heads, kv_heads, qk_dim, v_dim, score_share, batch)
-        factor, level = scatter.factor(*_core_axes(shape))
-        return Priced(real(_core_seconds(kernel, shape, backward) * factor), SOURCES[level])
+        factor, level = found.scatter.factor(*_core_axes(shape))
+        return Answer.of(_core_seconds(found.kernel, shape, backward) * factor, level, fitted=found.fitted).priced(base)
 
     def stream(self, nbytes: ArrayLike, kind: Stream) -> Priced:
         """Seconds of a bandwidth-bound kernel that reads and writes `nbytes` in all."""
@@ -148,16 +173,20 @@ class CalibratedRates:
         own = {n: n if kind == "inside" else 1 if kind == "across" else int(local) for n in (low, high)}
         return self.sweeps[op, low, own[low]], self.sweeps[op, high, own[high]], share
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
-        """Seconds of a copy between one GPU and its host, one direction."""
-        curve = self.streams.get("host_copy")
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
+        """Seconds of a copy between one GPU and its host."""
+        curve = self.host_copies.get(direction)
         if curve is None:
-            return self.base.host_copy(nbytes)
+            return self.base.host_copy(nbytes, direction)
         return on_curve(curve, nbytes)
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
         return self.base.launch() if self.launch_s is None else Priced(real(self.launch_s), SOURCES[0])
+
+    def beside(self) -> Beside | None:
+        """How much compute and a transfer hold each other up."""
+        return self.base.beside() if self.together is None else self.together
 
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from: how many points, in which range, how far the curve lies from them."""
@@ -184,7 +213,7 @@ def calibrated_rates(calibration: Calibration, cluster: Cluster, base: Rates) ->
     Parameters
     ----------
     calibration : Calibration
-        A file with its fits; without fits nothing but sweeps, streams and the launch gap is used [-].
+        A file with its fits; without them measured points are used, and nothing beyond their range [-].
     cluster : Cluster
         The cluster to price; its peaks bound every product [-].
     base : Rates
@@ -213,10 +242,21 @@ def calibrated_rates(calibration: Calibration, cluster: Cluster, base: Rates) ->
         groups=_groups(calibration.grouped, products),
         cores=cores,
         streams=streams,
+        host_copies=_host_copies(calibration.host_copies),
         sweeps=sweeps,
         launch_s=calibration.launch_s.get("eager"),
+        together=_together(calibration.overlap),
         about=_about(calibration, fits),
     )
+
+
+def _together(measured: Sequence[Overlap]) -> Beside | None:
+    """Return the median slow-down of all pairs measured; a little below 1 is noise, since neither helps the other."""
+    if not measured:
+        return None
+    pairs = np.array([(x.slow_compute, x.slow_comm) for x in measured])
+    compute, transfer = (float(v) for v in np.maximum(np.median(pairs, axis=0), 1.0))
+    return Beside(compute, transfer, SOURCES[0])
 
 
 def held_shares(c: Calibration) -> dict[str, float]:
@@ -229,14 +269,12 @@ def _products(
 ) -> dict[str, Products]:
     out = {}
     for dtype in dict.fromkeys(g.dtype for g in gemms):
-        fit = fits.get(f"gemm {dtype}")
-        if fit is None:
-            continue
-        curve = product_of(fit, dtype, max(peaks.get(dtype, math.inf), fit.plateau or 0.0))
-        own = [g for g in gemms if g.dtype == dtype]
+        fit, own = fits.get(f"gemm {dtype}"), [g for g in gemms if g.dtype == dtype]
+        peak = max(peaks.get(dtype, math.inf), fit.plateau or 0.0) if fit else math.inf
+        curve = product_of(fit, dtype, peak) if fit else best_rate(own, dtype)
         plain, added = [g for g in own if not g.accumulate], [g for g in own if g.accumulate]
         scatters = (_scatter(plain or added, curve), _scatter(added, curve) if added else None)
-        out[dtype] = Products(curve, *scatters, held.get(dtype, 1.0))
+        out[dtype] = Products(curve, *scatters, held.get(dtype, 1.0), fit is not None)
     return out
 
 
@@ -249,35 +287,31 @@ def _scatter(gemms: Sequence[Gemm], curve: Product) -> Scatter:
     return Scatter(np.log(np.array(list(logs), dtype=np.float64)), np.array([float(np.mean(v)) for v in logs.values()]))
 
 
-def _groups(
-    points: Sequence[GroupedGemm], products: Mapping[str, Products]
-) -> dict[tuple[str, bool], tuple[GroupedProduct, Scatter]]:
+def _groups(points: Sequence[GroupedGemm], products: Mapping[str, Products]) -> dict[tuple[str, bool], Around[GroupedProduct]]:
     out = {}
     for dtype, fused in dict.fromkeys((g.dtype, g.fused) for g in points):
-        if dtype not in products:
-            continue
-        kernel = GroupedProduct(products[dtype].curve, 1.0, 0.0, 0.0)
         own = [g for g in points if (g.dtype, g.fused) == (dtype, fused)]
+        fitted = dtype in products and products[dtype].fitted
+        kernel = GroupedProduct(products[dtype].curve if fitted else best_rate(own, dtype), 1.0, 0.0, 0.0)
         sizes = np.array([(g.rows, g.groups, g.n, g.k) for g in own], dtype=np.float64)
         formula = kernel.seconds(*sizes.T)
         measured = np.array([g.seconds.median for g in own])
-        out[dtype, fused] = (kernel, Scatter(np.log(sizes), np.log(measured / formula)))
+        out[dtype, fused] = Around(kernel, Scatter(np.log(sizes), np.log(measured / formula)), fitted)
     return out
 
 
 def _cores(
     points: Sequence[AttentionPoint], fits: Mapping[str, Fit], peaks: Mapping[str, float]
-) -> dict[tuple[str, bool], tuple[Attention, Scatter]]:
+) -> dict[tuple[str, bool], Around[Attention]]:
     out = {}
     for dtype, backward in dict.fromkeys((a.dtype, a.backward) for a in points):
         fit = fits.get(f"attention {dtype} {'backward' if backward else 'forward'}")
-        if fit is None:
-            continue
-        kernel = attention_kernel(fit, max(peaks.get(dtype, math.inf), fit.plateau or 0.0))
         own = [a for a in points if (a.dtype, a.backward) == (dtype, backward)]
+        peak = max(peaks.get(dtype, math.inf), fit.plateau or 0.0) if fit else math.inf
+        kernel = attention_kernel(fit, peak) if fit else best_attention(own)
         shape = attention_shape(own)
         residual = np.log(np.array([a.seconds.median for a in own]) / _core_seconds(kernel, shape, backward))
-        out[dtype, backward] = (kernel, Scatter(np.log(np.stack(_core_axes(shape), axis=1)), residual))
+        out[dtype, backward] = Around(kernel, Scatter(np.log(np.stack(_core_axes(shape), axis=1)), residual), fit is not None)
     return out
 
 
@@ -286,11 +320,21 @@ def _streams(points: Sequence[StreamPoint]) -> dict[str, Curve]:
     out = {}
     for kind in dict.fromkeys(p.op for p in points):
         sizes, seconds = merged_streams([p for p in points if p.op == kind])
-        if len(sizes) == 1:  # one point: its own rate at every size
-            sizes, seconds = np.append(sizes, sizes * 2), np.append(seconds, seconds * 2)
         if len(sizes):
-            out[kind] = Curve(sizes, seconds)
+            out[kind] = _curve(sizes, seconds)
     return out
+
+
+def _host_copies(points: Sequence[HostCopy]) -> dict[str, Curve]:
+    """Return one curve a direction."""
+    return {d: _curve(*copied([p for p in points if p.direction == d])) for d in dict.fromkeys(p.direction for p in points)}
+
+
+def _curve(sizes: Array, seconds: Array) -> Curve:
+    """Return a curve through points; through one alone, its own rate at every size."""
+    if len(sizes) == 1:
+        sizes, seconds = np.append(sizes, sizes * 2), np.append(seconds, seconds * 2)
+    return Curve(sizes, seconds)
 
 
 def _sweeps(links: Sequence[Link], fits: Mapping[str, Fit]) -> dict[Place, Sweep]:
@@ -309,13 +353,14 @@ def _sweeps(links: Sequence[Link], fits: Mapping[str, Fit]) -> dict[Place, Sweep
 def _about(c: Calibration, fits: Mapping[str, Fit]) -> dict[str, str]:
     when = f"measured {c.created[:10]} on {c.device.name}" if c.provenance == "measured" else f"imported, {c.device.name}"
 
-    def line(count: int, fit: Fit | None) -> str:
+    def line(count: int, fit: Fit | None, beyond: str = "") -> str:
         off = (
             f"; curve off by {fit.residual['median_pct']:.1f} % median, {fit.residual['max_pct']:.0f} % max in sample"
             if fit
             else ""
         )
-        return f"calibrated: {count} points {when}; exact at a point, interpolated between, fitted beyond{off}"
+        beyond = beyond or ("fitted beyond" if fit else "too few to fit, so the base beyond")
+        return f"calibrated: {count} points {when}; exact at a point, interpolated between, {beyond}{off}"
 
     out = {}
     for dtype in dict.fromkeys(g.dtype for g in c.gemms):
@@ -327,15 +372,21 @@ def _about(c: Calibration, fits: Mapping[str, Fit]) -> dict[str, str]:
             name = "attention backward" if backward else "attention"
             out[name] = line(len(own), fits.get(f"attention {own[0].dtype} {'backward' if backward else 'forward'}"))
     if c.grouped:
-        out["grouped_gemm"] = line(len(c.grouped), None)
+        out["grouped_gemm"] = line(len(c.grouped), None, "beyond them as plain products")
     if c.memory:
         kinds = ", ".join(dict.fromkeys(s.op for s in c.memory))
         out["stream"] = f"calibrated: {len(c.memory)} points {when} ({kinds}); other kinds from the base"
+    if c.host_copies:
+        ways = " and ".join(dict.fromkeys(x.direction.replace("_", " ") for x in c.host_copies))
+        out["host_copy"] = f"calibrated: {len(c.host_copies)} points {when} ({ways})"
     if c.links:
         held = ", ".join(f"{x.op} over {x.n} ({x.local} a host)" for x in c.links)
         out["collective"] = f"calibrated: {when}: {held}; other groups from the base"
     for dtype, share in held_shares(c).items():
         out[f"clock {dtype}"] = f"calibrated: {share:.2f} of the rate of bursts is held under load; products count with it"
+    for x in c.overlap:
+        pair = f"products x{x.slow_compute:.2f} beside {x.comm}, which takes x{x.slow_comm:.2f}"
+        out["overlap"] = f"calibrated: {when}: {pair}; used wherever compute and a transfer run at once"
     if c.launch_s.get("eager") is not None:
         out["launch"] = f"calibrated: {when}"
     return out

@@ -74,7 +74,7 @@ def check_file(calibration: Calibration, cluster: Cluster, *, where: str, today:
             hint=f"calibrate on {cluster.device.id}, or choose a cluster of the measured device with --on",
         )
     if not c.complete:
-        done = len(c.compute) + len(c.memory) + sum(len(x.points) for x in c.links)
+        done = c.count
         out.append(f"is incomplete ({done} points); what it lacks comes from profiles and datasheets; --resume goes on")
     out += _age(c, today)
     limit, usual = c.device.power_limit_w, c.device.power_default_w

@@ -17,6 +17,7 @@ from parlay.specfile import Spec, as_usage_error, read_text
 
 SCHEMA_VERSION = 1
 FITS_VERSION = 1
+SHIPPED = Path(__file__).with_name("calibrations")
 MAX_CALIBRATION_BYTES = 64 << 20  # raw samples of a large sweep are a few MB
 
 Second = Annotated[float, Field(gt=0, le=1e6)]
@@ -24,6 +25,7 @@ Positive = Annotated[float, Field(gt=0)]
 Size = Annotated[int, Field(gt=0, le=1 << 50)]
 Op = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send_recv"]
 Level = Literal["intra", "inter", "rails", "world"]
+HostDirection = Literal["to_host", "to_device"]
 Samples = tuple[Second, ...]
 
 
@@ -113,6 +115,17 @@ class Stream(Spec):
     flags: tuple[str, ...] = ()
 
 
+class HostCopy(Spec):
+    """A copy of one size between a device and pinned memory of its host, one direction, on all ranks at once."""
+
+    direction: HostDirection
+    bytes: Size
+    pinned: bool = True
+    seconds: Times
+    samples_s: Samples = ()
+    flags: tuple[str, ...] = ()
+
+
 class LinkPoint(Spec):
     """One message size of a collective; `bytes` is the whole buffer. algbw = bytes / median, busbw = algbw x wire factor."""
 
@@ -181,6 +194,7 @@ class Datasheet(Spec):
     flops: dict[str, float] = Field(default_factory=dict)
     hbm_bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
+    host_link_bytes_per_s: float | None = None
 
 
 class MeasuredDevice(Spec):
@@ -242,6 +256,7 @@ class Method(Spec):
     data: str = "randn"
     mode: Literal["burst", "sustained", "mixed", "unknown"] = "unknown"
     graph: bool = False
+    compiled: bool = False  # byte-bound kernels of several operations were compiled to one
 
 
 class Note(Spec):
@@ -268,6 +283,7 @@ class Calibration(Spec):
     method: Method = Method()
     compute: tuple[Compute, ...] = ()
     memory: tuple[Stream, ...] = ()
+    host_copies: tuple[HostCopy, ...] = ()
     links: tuple[Link, ...] = ()
     overlap: tuple[Overlap, ...] = ()
     sustained: tuple[Sustained, ...] = ()
@@ -279,6 +295,11 @@ class Calibration(Spec):
     warnings: tuple[str, ...] = ()
     resumed: bool = False
     notes: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many points were measured."""
+        return len(self.compute) + len(self.memory) + len(self.host_copies) + sum(len(x.points) for x in self.links)
 
     @property
     def gemms(self) -> tuple[Gemm, ...]:
@@ -296,13 +317,18 @@ class Calibration(Spec):
         return tuple(c for c in self.compute if isinstance(c, GroupedGemm))
 
 
+def shipped_calibrations() -> tuple[str, ...]:
+    """Return the names of the calibrations that Parlay ships, each of one real machine."""
+    return tuple(sorted(file.stem for file in SHIPPED.glob("*.json")))
+
+
 def load_calibration(path: str | Path) -> Calibration:
     """Return the calibration of a file.
 
     Parameters
     ----------
     path : str or Path
-        A file that `parlay calibrate` wrote [-].
+        A file that `parlay calibrate` wrote, or the name of one that Parlay ships [-].
 
     Returns
     -------
@@ -315,6 +341,8 @@ def load_calibration(path: str | Path) -> Calibration:
         The file is missing, cut short, not JSON, of another kind, of a newer version, or has a wrong value.
     """
     where = Path(path)
+    if not where.exists() and str(path) in shipped_calibrations():
+        where = SHIPPED / f"{path}.json"
     text = read_text(where, most_bytes=MAX_CALIBRATION_BYTES)
     if not text.strip():
         raise UsageError(

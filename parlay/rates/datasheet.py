@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from parlay.errors import UsageError
 from parlay.hardware.spec import Cluster, Device
-from parlay.rates.interface import Collective, Group, Priced, Stream
+from parlay.rates.interface import Beside, Collective, Group, HostDirection, Priced, Stream
 from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, Streams, real
 from parlay.rates.network import Domain, Fabric, Network
 
@@ -41,8 +41,14 @@ ATTENTION_HALF_LENGTH = 64.0  # keys; half of a 128-key tile is computed in vain
 ATTENTION_HALF_ROWS = 17_000.0  # 132 SMs x 128 rows a tile; fits give 6,000 (L40S) to 43,000 (B200)
 ATTENTION_ROWS_EXPONENT = 1.0  # fits: 1.0-1.7
 ATTENTION_FIXED_S = 1.2e-5  # fits: 6-16 us
-ATTENTION_BACKWARD_SHARE = 0.75  # of the forward FLOP/s: flash attention's own tables, 0.7-0.8; SimuMax's B200 rows agree
+# Of the forward FLOP/s. Ampere: FlashAttention-2 reaches 63 % of the peak backward, 73 % forward (arXiv:2307.08691, section 1);
+# Hopper and later: flash attention's own tables, 0.7-0.8; SimuMax's B200 rows agree.
+ATTENTION_BACKWARD_SHARE = {"ampere": 0.86, "other": 0.75}
 ATTENTION_BYTES_SHARE = 0.70
+
+# Compute beside a collective takes 1.189 times its time alone: the mean over overlapped training steps on A100, H100, MI210
+# and MI250 (arXiv:2507.03114). The collective's kernels hold multiprocessors and memory's bandwidth.
+SLOW_COMPUTE = 1.189
 
 # Share of the memory's peak that each kind of stream reaches. Copy, cast: BabelStream copy A100 0.79, H100 0.87, H200 0.84;
 # residual: add 0.83-0.89 (Azure). Default 0.666, permutation 0.50, loss 0.28-0.32: SimuMax on B200. An embedding gathers
@@ -115,10 +121,15 @@ def default_products(device: Device) -> dict[str, Product]:
     }
 
 
+def backward_share(device: Device) -> float:
+    """Return the FLOP/s of fused attention backward over those forward."""
+    return ATTENTION_BACKWARD_SHARE.get(device.architecture.lower(), ATTENTION_BACKWARD_SHARE["other"])
+
+
 def default_attention(device: Device, peak_flops_per_s: float, dtype: str, *, backward: bool) -> Attention:
     """Return the constants of fused attention in one direction."""
     vendor = GEMM_EFFICIENCY.get(device.vendor.lower(), GEMM_EFFICIENCY["other"]) / GEMM_EFFICIENCY["nvidia"]
-    share = vendor * NARROW_FACTOR.get(dtype, 1.0) * (ATTENTION_BACKWARD_SHARE if backward else 1.0)
+    share = vendor * NARROW_FACTOR.get(dtype, 1.0) * (backward_share(device) if backward else 1.0)
     return Attention(
         peak_flops_per_s=peak_flops_per_s,
         head_dims=tuple(ATTENTION_EFFICIENCY),
@@ -230,8 +241,8 @@ class DatasheetRates:
         """Seconds of a collective over `group`."""
         return Priced(self.network.seconds(op, nbytes, group), "default")
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
-        """Seconds of a copy between one GPU and its host, one direction."""
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
+        """Seconds of a copy between one GPU and its host, the same in either direction."""
         link = self.device.host_link_bytes_per_s
         if link is None:
             raise UsageError(f"{self.device.name} has no host_link_bytes_per_s", hint="add it to the device's file")
@@ -242,6 +253,10 @@ class DatasheetRates:
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
         return Priced(real(LAUNCH_S), "default")
+
+    def beside(self) -> Beside | None:
+        """Return how much a collective's kernels slow the compute beside them, on any device."""
+        return Beside(SLOW_COMPUTE, 1.0, "default")
 
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from, one line a kind of work."""

@@ -14,11 +14,21 @@ Stream = Literal[
     "norm", "rope", "activation", "residual", "softmax", "cross_entropy", "optimizer", "permute", "cast", "copy", "embedding"
 ]
 
+HostDirection = Literal["to_host", "to_device"]
+
 
 class Priced(NamedTuple):
     """Seconds, and the source of the rate behind them (see parlay.estimate.terms)."""
 
     seconds: Array
+    source: str
+
+
+class Beside(NamedTuple):
+    """How much slower compute and a transfer get beside one another: time together over time alone, each at least 1."""
+
+    compute: float
+    transfer: float
     source: str
 
 
@@ -91,12 +101,16 @@ class Rates(Protocol):
         """Seconds of a collective; `nbytes` is the whole buffer (all-gather: gathered; the others: the input)."""
         ...
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
-        """Seconds of a copy between one GPU and its host, one direction."""
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
+        """Seconds of a copy between one GPU and pinned memory of its host while the other GPUs copy too."""
         ...
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
+        ...
+
+    def beside(self) -> Beside | None:
+        """How much compute and a transfer hold each other up, None where nobody measured it and neither is slowed."""
         ...
 
     def describe(self) -> dict[str, str]:

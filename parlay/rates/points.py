@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from parlay.rates.calibration_file import AttentionPoint, Fit, Link
+from parlay.rates.calibration_file import AttentionPoint, Fit, Gemm, GroupedGemm, HostCopy, Link
 from parlay.rates.calibration_file import Stream as StreamPoint
 from parlay.rates.curves import Curve
 from parlay.rates.interface import Array, Priced
@@ -25,6 +26,11 @@ SAME_FILE = 1e-9  # relative difference of sizes that count as the same point
 def link_key(link: Link) -> str:
     """Return the name of a sweep's fit."""
     return f"{link.op} n={link.n} local={link.local} groups={link.groups_active} {link.backend} {link.dtype}"
+
+
+def host_key(direction: str) -> str:
+    """Return the name of a direction's fit."""
+    return f"host copy {direction}"
 
 
 def attention_shape(points: Sequence[AttentionPoint]) -> AttentionShape:
@@ -50,6 +56,24 @@ def attention_kernel(fit: Fit, peak_flops_per_s: float) -> Attention:
     )
 
 
+def best_rate(points: Sequence[Gemm | GroupedGemm], dtype: str) -> Product:
+    """Return the best measured FLOP/s as a curve: what carries from point to point where they are too few for a fit."""
+    return Product(
+        peak_flops_per_s=math.inf,
+        flops_per_s=max(p.flops / p.seconds.median for p in points),
+        bytes_per_s=math.inf,
+        exponent=1.0,
+        fixed_s=0.0,
+        element_bytes=ELEMENT_BYTES.get(dtype, 2.0),
+    )
+
+
+def best_attention(points: Sequence[AttentionPoint]) -> Attention:
+    """Return the best measured FLOP/s as a curve, as `best_rate` does for products."""
+    rate = max(p.flops / p.seconds.median for p in points)
+    return Attention(math.inf, (1.0,), (rate,), 0.0, 0.0, 1.0, math.inf, 0.0)
+
+
 def product_of(fit: Fit, dtype: str, peak_flops_per_s: float) -> Product:
     """Return the constants that a fit gives to parlay.rates.kernels.Product."""
     c = fit.params
@@ -70,8 +94,12 @@ class Scatter:
     logs: Array  # (points, axes) logarithms of the sizes
     residuals: Array  # log(measured / formula)
 
-    def factor(self, *sizes: Array) -> tuple[Array, int]:
-        """Return what to multiply the formula's seconds by, 1 far from every point, and which of SOURCES that is."""
+    def factor(self, *sizes: Array) -> tuple[Array, NDArray[np.int64]]:
+        """Return what to multiply the formula's seconds by, 1 far from every point, and which of SOURCES each answer is.
+
+        Only a shape inside the measured range of every size counts as between points; one beyond it leans on its
+        neighbours as well, but is the curve's.
+        """
         flat = np.stack([np.log(np.maximum(np.ravel(x), 1e-300)) for x in np.broadcast_arrays(*sizes)], axis=1)
         shapes, back = np.unique(flat, axis=0, return_inverse=True)
         apart = np.abs(shapes[:, None, :] - self.logs[None, :, :])
@@ -85,26 +113,52 @@ class Scatter:
         weight = np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), weight)
         total = weight.sum(axis=1)
         mean = np.divide((weight * self.residuals[near]).sum(axis=1), total, out=np.zeros(len(shapes)), where=total > 0)
-        level = np.where(hit.any(axis=1), 0, np.where(total > 0, 1, 2))
-        factor = real(np.exp(mean)[np.ravel(back)].reshape(np.broadcast_shapes(*(np.shape(x) for x in sizes))))
-        return factor, int(level.max(initial=0))
+        low, high = (edge(self.logs, axis=0) for edge in (np.min, np.max))
+        inside = np.all((shapes >= low - SAME_FILE) & (shapes <= high + SAME_FILE), axis=1)
+        level = np.where(hit.any(axis=1), 0, np.where((total > 0) & inside, 1, 2))
+        shape, at = np.broadcast_shapes(*(np.shape(x) for x in sizes)), np.ravel(back)
+        return real(np.exp(mean)[at].reshape(shape)), level[at].reshape(shape)
+
+
+class Answer(NamedTuple):
+    """Seconds of each element, which of SOURCES each is, and which the file can answer for at all."""
+
+    seconds: Array
+    level: NDArray[np.int64]
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, seconds: Array, level: NDArray[np.int64], *, fitted: bool) -> Answer:
+        """Return an answer; without a fit, nothing beyond the measured points is known."""
+        return cls(real(seconds), level, np.ones(level.shape, dtype=bool) if fitted else level < 2)
+
+    def priced(self, rest: Callable[[], Priced]) -> Priced:
+        """Return the seconds with their source; `rest` answers for what is not known, and then gives the source."""
+        if self.known.all():
+            return Priced(self.seconds, SOURCES[int(self.level.max(initial=0))])
+        base = rest()
+        return Priced(real(np.where(self.known, self.seconds, base.seconds)), base.source)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Products:
-    """Products of one dtype: a fitted curve and the measured points around which it is corrected."""
+    """Products of one dtype: a curve and the measured points around which it is corrected.
+
+    Too few points give no fit: then the curve is the best measured rate, which only carries from one point to the next.
+    """
 
     curve: Product
     plain: Scatter
     accumulated: Scatter | None
     held: float = 1.0  # share of the measured rates that a training load leaves
+    fitted: bool = True
 
-    def priced(self, m: Array, n: Array, k: Array, *, accumulate: bool) -> Priced:
+    def answer(self, m: Array, n: Array, k: Array, *, accumulate: bool) -> Answer:
         """Return the seconds of m x k by k x n."""
         formula = self.curve.seconds(m, n, k, accumulate=accumulate)
-        scatter = self.accumulated if accumulate and self.accumulated is not None else self.plain
-        factor, level = scatter.factor(m, n, k)
-        return Priced(real(formula * factor / self.held), SOURCES[max(level, int(accumulate and self.accumulated is None))])
+        own = self.accumulated if accumulate else self.plain
+        factor, level = (own or self.plain).factor(m, n, k)
+        return Answer.of(formula * factor / self.held, np.maximum(level, int(own is None)), fitted=self.fitted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,6 +201,13 @@ def merged_streams(points: Sequence[StreamPoint]) -> tuple[Array, Array]:
     sizes = np.array(sorted(by_size))
     rates = [sum(p.bytes for p in by_size[s]) / sum(p.seconds.median for p in by_size[s]) for s in sizes.tolist()]
     return sizes, sizes / np.array(rates)
+
+
+def copied(points: Sequence[HostCopy]) -> tuple[Array, Array]:
+    """Return bytes and seconds of copies in one direction, smallest first, the mean where a size was measured twice."""
+    sizes = sorted({p.bytes for p in points})
+    seconds = [np.mean([p.seconds.median for p in points if p.bytes == size]) for size in sizes]
+    return real(sizes), real(seconds)
 
 
 def level_of(curve: Curve, nbytes: Array) -> int:

@@ -20,15 +20,15 @@ from numpy.typing import ArrayLike
 from parlay.hardware.spec import Cluster, Device
 from parlay.rates.curves import Curve, MeasuredDomain
 from parlay.rates.datasheet import (
-    ATTENTION_BACKWARD_SHARE,
     GROUP_S,
     GROUPED_FLOPS_SHARE,
     GROUPED_PADDING_ROWS,
     DatasheetRates,
+    backward_share,
     datasheet_rates,
 )
 from parlay.rates.in_step import Factors, factor_of
-from parlay.rates.interface import Array, Collective, Group, Priced, Stream
+from parlay.rates.interface import Array, Beside, Collective, Group, HostDirection, Priced, Stream
 from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, Residuals, Streams, real
 from parlay.rates.network import Network
 
@@ -190,13 +190,17 @@ class ProfileRates:
         measured = op in getattr(self.network.domain, "curves", ()) and not leaves
         return Priced(self.network.seconds(op, nbytes, group), self.network_origin if measured else "default")
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
         """Seconds of a copy between one GPU and its host, one direction."""
-        return self.base.host_copy(nbytes)
+        return self.base.host_copy(nbytes, direction)
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
         return self.base.launch()
+
+    def beside(self) -> Beside | None:
+        """Return the default: the profiles hold no compute beside a transfer."""
+        return self.base.beside()
 
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from and how far its fit lies from points it never saw."""
@@ -373,10 +377,12 @@ def _attention(data: Mapping[str, Any], device: Device) -> tuple[Attention, Atte
             fixed_s=block["fixed_s"],
         )
 
+    # A cooler relative clocks attention down as it does products; the measured device's own tables hold what it keeps.
+    flops *= clock_factor(data, device, "bf16") / data.get("sustained", {}).get("factors", {}).get("bf16", 1.0)
     tables = data["attention"]
     if "backward" in tables:
         return kernel(tables["forward"]), kernel(tables["backward"])
-    return kernel(tables["forward"]), kernel(tables["forward"], ATTENTION_BACKWARD_SHARE)
+    return kernel(tables["forward"]), kernel(tables["forward"], backward_share(device))
 
 
 def _network(data: Mapping[str, Any], plain: Network, cluster: Cluster) -> tuple[Network, bool]:
@@ -407,7 +413,7 @@ def _about(data: Mapping[str, Any], device: Device, own: bool, measured: bool, s
     if "backward" in data["attention"]:
         out["attention backward"] = line(data["attention"]["backward"])
     else:
-        out["attention backward"] = f"default: {ATTENTION_BACKWARD_SHARE} of the forward FLOP/s ({head} forward)"
+        out["attention backward"] = f"default: {backward_share(device)} of the forward FLOP/s ({head} forward)"
     if "fused" in data.get("grouped", {}):
         out["grouped_gemm"] = line(data["grouped"]["fused"])
     if "launched" in data.get("grouped", {}):

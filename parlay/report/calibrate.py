@@ -20,19 +20,21 @@ MOST_NOTES = 12
 
 def run_lines(c: Calibration, path: str, page: Page) -> list[str]:
     """Return what a run or an import left behind."""
-    points = len(c.compute) + len(c.memory) + sum(len(x.points) for x in c.links)
     verdict = "complete" if c.complete else "INCOMPLETE"
-    return [*wrap(f"{path}: {points} points, {verdict}; parlay plan ... --rates {path} uses it", page), *flag_lines(c, page)]
+    return [*wrap(f"{path}: {c.count} points, {verdict}; parlay plan ... --rates {path} uses it", page), *flag_lines(c, page)]
 
 
 def flag_lines(c: Calibration, page: Page) -> list[str]:
     """Return everything that a reader should know first: warnings, errors, flags, what was skipped."""
     out: list[str] = []
     if not c.complete:
-        out += wrap("! incomplete: what is missing comes from profiles and datasheets", page, hang="  ")
+        text = "! incomplete: what is missing comes from profiles and datasheets; the same command with --resume goes on"
+        out += wrap(text, page, hang="  ")
     for text in c.warnings:
         out += wrap(f"! {text}", page, hang="  ")
-    counted = Counter(f for p in (*c.compute, *c.memory, *(q for x in c.links for q in x.points)) for f in p.flags)
+    counted = Counter(
+        f for p in (*c.compute, *c.memory, *c.host_copies, *(q for x in c.links for q in x.points)) for f in p.flags
+    )
     for name, count in counted.most_common():
         out += wrap(f"! {count} points with '{name}': {FLAGS.get(name, name)}", page, hang="  ")
     for title, notes in (("error", c.errors), ("skipped", c.skipped)):
@@ -50,12 +52,13 @@ def show_lines(c: Calibration, page: Page) -> list[str]:
     fits = {f.target: f for f in c.fits}
     out += _compute(c, fits, page)
     out += _memory(c, fits, page)
+    out += _host_copies(c, fits, page)
     out += _links(c, fits, page)
     for o in c.overlap:
         out += ["", *wrap(f"{o.compute} beside {o.comm}: products x{o.slow_compute:.2f}, collective x{o.slow_comm:.2f}", page)]
     for x in c.sustained:
-        burst, held = (f"{rate / 1e12:,.1f}" for rate in (x.burst_flops_per_s, x.held_flops_per_s))
-        out += ["", *wrap(f"{x.dtype} products over and over: {burst} TFLOP/s in bursts, {held} held ({x.share:.0%})", page)]
+        burst, held = (show_rate(rate, "FLOP/s", 4) for rate in (x.burst_flops_per_s, x.held_flops_per_s))
+        out += ["", *wrap(f"{x.dtype} products over and over: {burst} in bursts, {held} held ({x.share:.0%})", page)]
     gaps = [f"{name} {show_seconds(v)}" for name, v in c.launch_s.items() if v is not None]
     if gaps:
         out += ["", f"between launched kernels: {', '.join(gaps)}"]
@@ -71,13 +74,22 @@ def _identity(c: Calibration) -> list[tuple[str, str]]:
         ) if x
     )  # fmt: skip
     stack = ", ".join(f"{k} {v}" for k, v in (("torch", s.torch), ("CUDA", s.cuda), ("NCCL", _dotted(s.nccl))) if v)
-    shape = f"{t.hosts} hosts x {t.ranks_per_host} ranks" if t.hosts * t.ranks_per_host > 1 else "one rank"
-    method = f"{c.method.stat} of {c.method.samples} samples, {c.method.reduce_ranks} over ranks, {c.method.mode}"
+    several = t.hosts * t.ranks_per_host > 1
+    shape = (
+        f"{t.hosts} host{'s' * (t.hosts > 1)} x {t.ranks_per_host} rank{'s' * (t.ranks_per_host > 1)}" if several else "one rank"
+    )
+    samples = f"up to {c.method.samples} samples" if c.method.samples > 1 else "one sample"
+    among = f", {c.method.reduce_ranks} over ranks" if several else ""
+    mode = "" if c.method.mode == "unknown" else f", {c.method.mode}"
+    compiled = ", byte-bound kernels compiled" if c.method.compiled else ""
+    method = f"{c.method.stat} of {samples}{among}{mode}{compiled}"
+    transport = f", {t.transport}" if t.transport and several else ""
+    starter = f", started by {t.launcher}" if t.launcher not in (None, "none") else ""
     rows = [
         ("device", d.name + (f" ({limits})" if limits else "")),
         ("measured", f"{c.created} ({c.provenance}), by {' '.join(c.tool.values())}"),
         ("software", stack),
-        ("topology", shape + (f", {t.transport}" if t.transport else "") + (f", started by {t.launcher}" if t.launcher else "")),
+        ("topology", shape + transport + starter),
         ("method", method),
         ("id", c.id[:16]),
     ]
@@ -104,14 +116,16 @@ def _compute(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
         groups.setdefault(f"grouped gemm {x.dtype}", []).append(x)
     if not groups:
         return []
+    fastest = max(p.flops / p.seconds.median for points in groups.values() for p in points)
+    prefix, unit = ("T", 1e12) if fastest >= 1e12 else ("G", 1e9)  # of a CPU
     rows = []
     for name, points in groups.items():
-        reached = sorted(p.flops / p.seconds.median / 1e12 for p in points)
+        reached = sorted(p.flops / p.seconds.median / unit for p in points)
         spread = sorted(100 * p.seconds.spread for p in points)[len(points) // 2]
         cells = [significant(reached[len(reached) // 2], 3), significant(reached[-1], 3), f"{spread:.0f}"]
         rows.append([name, str(len(points)), *cells, *_off(fits.get(name))])
     columns = [
-        Column("compute", right=False), Column("points"), Column("median TFLOP/s"), Column("best TFLOP/s"), Column("spread %", drop=2),
+        Column("compute", right=False), Column("points"), Column(f"median {prefix}FLOP/s"), Column(f"best {prefix}FLOP/s"), Column("spread %", drop=2),
         Column("fit off %"), Column("at most %", drop=1),
     ]  # fmt: skip
     return ["", *render(columns, rows, page)]
@@ -141,6 +155,23 @@ def _memory(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
     return ["", *render(columns, rows, page)]
 
 
+def _host_copies(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
+    from parlay.rates.points import host_key
+
+    rows = []
+    for direction in dict.fromkeys(h.direction for h in c.host_copies):
+        own = [h for h in c.host_copies if h.direction == direction]
+        last = max(own, key=lambda h: h.bytes)
+        rate = show_rate(last.bytes / last.seconds.median, "B/s")
+        name = direction.replace("_", " ")
+        rows.append([name, str(len(own)), rate, show_bytes(last.bytes), *_off(fits.get(host_key(direction)))])
+    columns = [
+        Column("host copy (pinned)", right=False), Column("points"), Column("rate of the largest"), Column("its bytes", drop=2),
+        Column("fit off %"), Column("at most %", drop=1),
+    ]  # fmt: skip
+    return ["", *render(columns, rows, page)] if rows else []
+
+
 def _links(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
     from parlay.rates.points import link_key
 
@@ -158,7 +189,7 @@ def _links(c: Calibration, fits: dict[str, Fit], page: Page) -> list[str]:
         )  # fmt: skip
     columns = [
         Column("collective", right=False), Column("level", right=False), Column("ranks", right=False), Column("smallest"),
-        Column("bus of the largest"), Column("W (slope, 1 MB and more)"), Column("bus by size", right=False, drop=3), Column("spread %", drop=2),
+        Column("bus of the largest"), Column("slope from 1 MB"), Column("bus by size", right=False, drop=3), Column("spread %", drop=2),
         Column("fit off %", drop=1), Column("at most %", drop=1),
     ]  # fmt: skip
     return ["", *render(columns, rows, page)]
@@ -182,7 +213,7 @@ def show_document(c: Calibration) -> dict[str, Any]:
 
 def diff_lines(a: Calibration, b: Calibration, moved: Sequence[Moved], page: Page) -> list[str]:
     """Return the rates that moved beyond their spread, largest first, and how many did not."""
-    out = fields([("A", f"{a.device.name}, {a.created}, {_stack(a)}"), ("B", f"{b.device.name}, {b.created}, {_stack(b)}")], page)
+    out = fields([("A", _who(a)), ("B", _who(b))], page)
     if a.device.name != b.device.name:
         out += wrap("! the two were measured on different devices", page)
     beyond = [m for m in moved if m.beyond]
@@ -195,12 +226,9 @@ def diff_lines(a: Calibration, b: Calibration, moved: Sequence[Moved], page: Pag
     return [*out, *(["", *render(columns, rows, page)] if rows else [])]
 
 
-def _stack(c: Calibration) -> str:
-    return ", ".join(
-        x
-        for x in (f"torch {c.software.torch}" if c.software.torch else "", f"driver {c.device.driver}" if c.device.driver else "")
-        if x
-    )
+def _who(c: Calibration) -> str:
+    stack = (("torch", c.software.torch), ("driver", c.device.driver))
+    return ", ".join([c.device.name, c.created, *(f"{name} {version}" for name, version in stack if version)])
 
 
 def diff_document(a: Calibration, b: Calibration, moved: Sequence[Moved]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
+from parlay.layouts.vocabulary import CpKind
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
@@ -152,9 +153,12 @@ def with_overlap(workload: Workload) -> Workload:
 def default_space(workload: Workload) -> Space:
     """Return the axes that the framework's users tune."""
     if workload.framework == "torchtitan":
-        return Space(zero=(3,), recompute=((), ("selective_ops",), ("full",)), tp_overlap=(False, True))
+        kinds: tuple[CpKind, ...] = ("allgather", "zigzag")  # its own default first
+        return Space(zero=(3,), cp_kind=kinds, recompute=((), ("selective_ops",), ("full",)), tp_overlap=(False, True))
     if workload.framework == "deepspeed":
         return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=((), ("full",)), vpp=(1,))
+    if workload.framework == "nanotron":
+        return Space(cp=(1,), vpp=(1,), recompute=((), ("full",)))
     return Space(tp_overlap=(True,), ep_overlap=(False, True))
 
 

@@ -16,7 +16,7 @@ from parlay.estimate.estimate import Estimate, estimate, price_memory, price_tim
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question, broken_rules
 from parlay.layouts.split import V_SHAPED
-from parlay.rates.interface import Collective, Group, Priced, Rates, Stream
+from parlay.rates.interface import Beside, Collective, Group, HostDirection, Priced, Rates, Stream
 
 GAIN = 0.10  # how much faster each kind of work is made
 TIMED = 2  # changes of each kind that are timed operation by operation
@@ -89,13 +89,17 @@ class Faster:
         factor = np.where(np.asarray(group.size) > np.asarray(group.local), self.between, self.inside)
         return Priced(np.asarray(found.seconds / factor), found.source)
 
-    def host_copy(self, nbytes: ArrayLike) -> Priced:
+    def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
         """Seconds of a copy between a GPU and its host."""
-        return self.base.host_copy(nbytes)
+        return self.base.host_copy(nbytes, direction)
 
     def launch(self) -> Priced:
         """Seconds between two short kernels."""
         return self.base.launch()
+
+    def beside(self) -> Beside | None:
+        """How much compute and a transfer hold each other up."""
+        return self.base.beside()
 
     def describe(self) -> dict[str, str]:
         """Where the rates below come from."""

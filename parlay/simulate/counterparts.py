@@ -145,6 +145,10 @@ _WITHOUT = (
             "roofline.roofline_s serving.decode_floor_s serving.prefill_floor_s "
         ),
     ),
+    (
+        "needs measured slow-downs, which the room has none of; a clock in small steps is compared in tests/formulas",
+        "contention.overlapped_s",
+    ),
     ("a training loss; the room's routers do not learn", "routing.load_balancing_loss"),
     ("no serving engine in the room", "serving.cache_room_tokens serving.windowed_tokens"),
 )

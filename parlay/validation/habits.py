@@ -29,6 +29,9 @@ class Habit:
     cp_kind: CpKind = "zigzag"
     dropout: float = 0.0
     recompute: tuple[str, ...] = ()
+    in_place: bool | None = None  # shards are gathered into and reduced from the tensors themselves
+    bf16_gradient: StateDtype | None = None  # with bf16 weights, where it differs
+    by_cost: bool = False  # layers are dealt out to pipeline stages by their cost
     remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
     said: str = ""
 
@@ -45,18 +48,23 @@ HABITS: tuple[Habit, ...] = (
           said="Megatron-LM of 2021: fp16 gradients reduced after the last backward, attention scores materialised"),
     Habit(r"megatron-lm \(2022\)", "megatron-core", "2022-05-31", 0, "fp16", "unfused", False, flash=False, dropout=0.1,
           said="Megatron-LM of 2022: fp16 gradients reduced after the last backward, attention scores materialised"),
+    # bf16 over a pipeline is DeepSpeed's BF16_Optimizer, which sums gradients in fp32 (DeepSpeed pull request 1801)
     Habit(r"megatron-deepspeed", "deepspeed", "2022-03-31", 1, None, "unfused", False, flash=False, sp=False, dropout=0.1,
-          recompute=("full",), said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
+          recompute=("full",), bf16_gradient="fp32", said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
     Habit(r"megatron-lm \(flagperf\)", "megatron-core", "2024-06-30", 1, "fp32", "unfused", False),
     Habit(r"megascale|hai-llm|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
+    # "dense CP long-seq a2a" (docs/b200/b200_release_v1.2_summary.md); its TransformerEngine 2.11 is of January 2026
+    Habit(r"megatron-lm 23e00ed", "megatron-core", "2026-01-31", 1, "fp32", "unfused", False, cp_kind="ulysses",
+          said="SimuMax's runs: a split sequence is exchanged by all-to-all (its summary says so)"),
     Habit(r"megatron-lm", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
     Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
           said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
     Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
-    Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True,
+    Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
-    Habit(r"nanotron", "deepspeed", "2024-08-31", 1, "fp32", "unfused", False, compiled=False,
-          said="nanotron: layers of single PyTorch operations, ZeRO 1, fp32 gradients, sequence parallel with tp (its benchmark's configuration)"),
+    # huggingface/bench_cluster, bench_cluster/template/base_config.py of July 2024
+    Habit(r"nanotron", "nanotron", "2024-07-15", 1, "fp32", "unfused", False, compiled=False, by_cost=True,
+          said="nanotron: ZeRO 1, fp32 gradients, sequence parallel with tp, layers dealt out by cost (its benchmark's configuration)"),
     Habit(r"paddlenlp", "deepspeed", "2023-11-30", 2, "bf16", "unfused", False, said="PaddleNLP: sharding as DeepSpeed's ZeRO"),
     Habit(r"internevo", "deepspeed", "2024-03-31", 1, "bf16", "te", True, said="InternEvo: ZeRO 1 with overlap"),
     Habit(r"colossal", "deepspeed", "2025-01-31", 2, "bf16", "unfused", True),
@@ -64,6 +72,10 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"deepspeed zero-\d \+ liger", "deepspeed", "2026-03-31", 3, "bf16", "chunked", True),
     Habit(r"deepspeed", "deepspeed", "2022-07-31", 3, "bf16", "unfused", True),
 )  # fmt: skip
+
+# Layers that a recipe keeps in bf16 beside narrower ones, by framework, model and precision: Megatron-Bridge's
+# nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).
+BF16_LAYERS = {("megatron-bridge", "nemotron-3-super", "nvfp4"): 14}
 
 # The README revisions of NVIDIA/dgxc-benchmarking name their containers: nemo:24.09, 24.12, 25.04 and 25.07.
 REVISIONS = {"143b90dd": "2024-09-30", "0b71cfda": "2024-12-31", "1f6d9f40": "2025-04-30", "8f5cbb37": "2025-07-31"}

@@ -12,13 +12,14 @@ import re
 from parlay.errors import ParlayError
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout
+from parlay.layouts.split import sizes_by_cost
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import Habit, era_of, habit_of
+from parlay.validation.habits import BF16_LAYERS, Habit, era_of, habit_of
 from parlay.validation.runs import Run
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -153,7 +154,8 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
     note = run.setting("overlap_notes").lower()
     if overlap is None:
         overlap = "tp-comm-overlap" in note or "async tp" in note
-    ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"]) or (0, 0)
+    ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"])
+    ends = ends or (_ends_by_cost(model, degrees["pp"]) if habit.by_cost else (0, 0))
     share = words.offloaded_share(run.setting("offload"), model.layer_count)
     shard = zero[1] or (words.zero_of(run.columns.get("fsdp_or_zero", "")) or (0, None, None))[1]
     ranks = degrees["dp"] * degrees["cp"]
@@ -175,6 +177,16 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
         "offload_optimizer": float(_optimizer_on_host(run, said)),
     }
     return validate(Layout, fields, run.id)
+
+
+def _ends_by_cost(model: ModelSpec, stages: int) -> tuple[int, int]:
+    """Return the layers of the first and last stage where layers are dealt out by cost; (0, 0) for layers of several kinds."""
+    kind = next(iter(model.kinds.values()))
+    if stages == 1 or len(model.kinds) > 1 or kind.mixer.kind != "gqa" or kind.mlp.kind != "dense":
+        return 0, 0
+    layer = model.hidden * (4 * kind.mixer.heads * kind.mixer.head_dim + 3 * kind.mlp.width)
+    sizes = sizes_by_cost(model.layer_count, stages, layer, model.hidden * model.vocab)
+    return sizes[0], sizes[-1]
 
 
 def _optimizer_on_host(run: Run, said: list[str]) -> bool:
@@ -204,6 +216,8 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     states = run.setting("optimizer_state_dtypes")
     main = words.gradient_of(states) if "main grads" in states else None
     gradient = main or words.gradient_of(run.setting("grad_dtype")) or habit.gradient
+    if gradient is None and precision == "bf16":
+        gradient = habit.bf16_gradient
     master, moment = words.states_of(states, precision)
     if master is None and habit.remainder and precision == "bf16":
         master = "fp16"
@@ -222,6 +236,8 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "moment_dtype": moment,
         "cross_entropy": words.loss_of(run.setting("loss_fusion")) or _loss_in_notes(note) or habit.loss,
         "vocab_multiple": multiple,
+        "bf16_layers": _bf16_layers(run, model, precision, said),
+        "shards_in_place": habit.in_place,
         "dropout": habit.dropout,
         "moe_capacity_factor": words.capacity_of(routing),
         "overlap_grad_reduce": _overlap(run, "dp_overlap_grad", "overlap-grad-reduce", habit),
@@ -241,6 +257,14 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     if words.switch_of(run.setting("dp_overlap_grad")) is None and habit.overlap is not None and not note:
         said.append(f"gradient reduction {'overlapped' if habit.overlap else 'after the last backward'} (not printed)")
     return validate(Workload, fields, run.id), model
+
+
+def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) -> int:
+    """Return the layers that a recipe of this framework keeps in bf16 for this model."""
+    kept = BF16_LAYERS.get((run.framework.lower(), model.id, precision), 0)
+    if kept:
+        said.append(f"{kept} layers keep bf16 products (the recipe's default)")
+    return kept
 
 
 def _kernel_in_notes(run: Run) -> str | None:

@@ -78,8 +78,6 @@ def _model(run: Run, args: Given) -> ModelSpec:
 def _layout(run: Run, args: Given, said: list[str]) -> Layout:
     if run.columns.get("cp_comm"):
         said.append("context parallelism of two levels: Ulysses over 2 ranks inside, ring outside")
-    if args.on("--defer-embedding-wgrad-compute"):
-        said.append("what the deferred gradient of the embedding keeps is not counted")
     return validate(Layout, layout_fields(args, run.gpus or NODE_GPUS, []), run.id)
 
 

@@ -181,4 +181,5 @@ def _bytes(measured: Memory, prices: Prices, row: int, case: Case) -> float:
         "after_step": held.after_step,
     }[measured.meaning]
     stages = np.broadcast_to(table, held.allocated.shape)[row]
-    return float(stages[case.layout.pp - 1] if measured.rank == "last" else stages.max())
+    stage = {"first": 0, "last": case.layout.pp - 1, "largest": int(stages.argmax())}[measured.rank]
+    return float(stages[stage])

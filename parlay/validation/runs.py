@@ -51,7 +51,7 @@ class Memory:
 
     nbytes: float
     meaning: Literal["allocated", "reserved", "nvidia-smi", "after_step", "unstated"]
-    rank: Literal["largest", "last"] = "largest"
+    rank: Literal["largest", "first", "last"] = "largest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -298,13 +298,15 @@ def _published_memory(cells: Cells) -> tuple[Memory, ...]:
         meaning = "reserved"
     elif "torchtitan" in cells.text("framework").lower():
         meaning = "reserved"  # torchtitan's metrics print the peak reserved bytes
-    found = [Memory(value * GIB, meaning)]
+    # nanotron logs the memory of global rank 0, which is of the first stage (logging/base.py, log_memory)
+    rank: Literal["largest", "first"] = "first" if "nanotron" in cells.text("framework").lower() else "largest"
+    found = [Memory(value * GIB, meaning, rank)]
     beside = re.search(r"reserved ([\d.]+) gib", notes)
     in_mib = re.search(r"/ ([\d.]+) mib reserved", notes)
     if meaning == "allocated" and beside:
         found.append(Memory(float(beside[1]) * GIB, "reserved"))
     elif meaning == "allocated" and in_mib:
-        found.append(Memory(float(in_mib[1]) * 2**20, "reserved"))
+        found.append(Memory(float(in_mib[1]) * 2**20, "reserved", rank))
     return tuple(found)
 
 

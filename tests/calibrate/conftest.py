@@ -6,6 +6,7 @@ GLOO_SOCKET_IFNAME gloo listens on 127.0.0.1; hosts that share a name count as o
 """
 
 import importlib.util
+import itertools
 import os
 import shutil
 import socket
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 collect_ignore = ["llama_step.py"]  # a program that needs torch, run by the tests
+if "PYTEST_XDIST_WORKER" in os.environ:
+    collect_ignore.append("test_real.py")  # it measures, so it wants the machine for itself: CI runs the file alone
 
 HERE = Path(__file__).parent
 BURST = "131072"
@@ -54,11 +57,14 @@ def hosts_missing():
     return None
 
 
+numbers = itertools.count()
+
+
 class Hosts:
     """Two hosts on one bridge; `rate` as tc spells it."""
 
     def __init__(self, rate, count=2):
-        self.count, self.tag = count, f"pt{os.getpid()}"
+        self.count, self.tag = count, f"pt{os.getpid()}x{next(numbers)}"
         self.bridge = f"{self.tag}br"
         self.started = []
         try:
@@ -136,16 +142,27 @@ def run(command):
     assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
+@pytest.fixture(scope="session")
+def why_no_hosts():
+    """Why two hosts cannot be made here, None where they can."""
+    return hosts_missing()
+
+
+@pytest.fixture(scope="session")
+def make_hosts(why_no_hosts):
+    """What makes hosts of a rate; whoever makes them closes them."""
+    if why_no_hosts:
+        pytest.skip(why_no_hosts)
+    return Hosts
+
+
 @pytest.fixture
-def hosts():
+def hosts(make_hosts):
     """Make hosts of a rate; what was made goes away with the test."""
-    why = hosts_missing()
-    if why:
-        pytest.skip(why)
     made = []
 
     def make(rate):
-        made.append(Hosts(rate))
+        made.append(make_hosts(rate))
         return made[-1]
 
     yield make
@@ -153,7 +170,7 @@ def hosts():
         one.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def with_torch():
     why = torch_missing()
     if why:

@@ -61,7 +61,7 @@ def test_a_burst_and_a_held_rate_are_both_kept_and_training_takes_the_held_one()
     rates = calibrated_rates(c, cluster, rates_for(cluster))
     assert product_flops_per_s(rates) == pytest.approx(throttled, rel=1e-6)
     assert "0.85" in rates.describe()["clock bf16"]
-    assert "1,450.0 TFLOP/s in bursts, 1,237.0 held (85%)" in "\n".join(show_lines(c, Page()))
+    assert "1,450 TFLOP/s in bursts, 1,237 TFLOP/s held (85%)" in "\n".join(show_lines(c, Page()))
     longer = c.model_copy(update={"method": Method(mode="sustained")})  # points that were themselves timed under load
     assert product_flops_per_s(calibrated_rates(longer, cluster, rates_for(cluster))) == pytest.approx(peak, rel=1e-6)
 

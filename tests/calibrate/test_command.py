@@ -1,6 +1,7 @@
 """`parlay calibrate show, diff, import, fit` and --rates, as a person meets them."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from parlay.cli.main import main
 from parlay.rates.calibration_file import (
     Calibration,
     Gemm,
+    HostCopy,
     Link,
     LinkPoint,
     MeasuredDevice,
@@ -104,6 +106,47 @@ def test_diff_names_what_moved(ran, file):
     assert sum(p["beyond_spread"] for p in points) == 6
 
 
+def copies(rate):
+    sizes = (1 << 20, 1 << 24, 1 << 28)
+    return tuple(
+        HostCopy(direction=way, bytes=s, seconds=summarise([1e-5 + s / rate])) for way in ("to_host", "to_device") for s in sizes
+    )
+
+
+def test_copies_to_the_host_are_shown_compared_and_used(ran, file):
+    fast, slow = file("fast.json", host_copies=copies(50e9)), file("slow.json", host_copies=copies(25e9))
+    out = ran("calibrate", "show", fast)[1]
+    (row,) = [line for line in out.splitlines() if line.startswith("to host")]
+    assert row.split()[2:6] == ["3", "49.9", "GB/s", "256"]
+    out = ran("calibrate", "diff", fast, slow)[1]
+    assert "77 points in both, 6 moved beyond their spread" in out
+    assert f"host copy to device {1 << 28} bytes" in out
+
+    def optimizer(path):
+        answer = ran("estimate", *QUESTION, "--set", "layout.offload_optimizer=1", "--rates", path, "--json")[1]
+        parts = json.loads(answer)["estimate"]["time"]["parts"]
+        return next(p for p in parts if p["key"] == "step.optimizer")
+
+    assert optimizer(slow)["value"] == pytest.approx(2 * optimizer(fast)["value"], rel=0.01)
+    assert optimizer(fast)["source"] == "fitted"  # beyond the largest copy
+
+
+def test_overlap_is_used_and_named(ran, file):
+    def step(**overlap):
+        measured = (Overlap(compute="gemm", comm="all_reduce", **overlap),)
+        answer = ran("estimate", *QUESTION, "--rates", file(f"{overlap}.json", overlap=measured), "--json")[1]
+        return json.loads(answer)["estimate"]
+
+    none, more = step(slow_compute=1.0, slow_comm=1.0), step(slow_compute=1.5, slow_comm=1.3)
+    assert more["step_s"] > none["step_s"]
+    exposed = next(p for p in more["time"]["parts"] if p["key"] == "step.exposed")
+    lost = next(p for p in exposed["parts"] if p["key"] == "step.exposed.overlap")
+    assert lost["source"] == "calibrated"
+    code, out, _ = ran("explain", "step.exposed.overlap", *QUESTION[:5], "--rates", file())
+    assert code == 0
+    assert "1.24" in out
+
+
 def test_fit_again_from_samples_alone(ran, file):
     path = file()
     bare = load_calibration(path).model_copy(update={"fits": ()})
@@ -186,3 +229,15 @@ def test_run_says_what_it_cannot_take(ran, tmp_path):
         code, _, err = ran("calibrate", "run", "-o", tmp_path / "c.json", *arguments)
         assert code == 2
         assert words in err
+
+
+def test_the_guides_own_hardware_file_takes_a_calibration_of_that_machine(ran, file, tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "calibrate.md").read_text()
+    hosts = tmp_path / "my-hosts.toml"
+    hosts.write_text(guide.split("```toml\n")[1].split("```")[0])
+    command = next(line for line in guide.splitlines() if "my-hosts.toml" in line).split()[1:]
+    mine = file("my-machine.json", device=MeasuredDevice(name="AMD EPYC", vendor="cpu"))
+    given = [{"my-hosts.toml": hosts, "my-machine.json": mine}.get(word, word) for word in command]
+    code, out, err = ran(*given)
+    assert (code in (0, 1), err) == (True, ""), err  # whether it fits in the memory of the example is not the question
+    assert "step time from:" in out

@@ -6,8 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.calibrate.file import summarise
-from parlay.calibrate.fits import fit_attention, fit_gemm, fit_link, fit_stream, fitted, link_bytes_per_s, theil_sen
-from parlay.rates.calibration_file import AttentionPoint, Calibration, Gemm, Link, LinkPoint, MeasuredDevice, Stream
+from parlay.calibrate.fits import (
+    fit_attention,
+    fit_gemm,
+    fit_host_copies,
+    fit_link,
+    fit_stream,
+    fitted,
+    link_bytes_per_s,
+    theil_sen,
+)
+from parlay.rates.calibration_file import AttentionPoint, Calibration, Gemm, HostCopy, Link, LinkPoint, MeasuredDevice, Stream
 from parlay.rates.kernels import AttentionShape, soft_maximum
 from parlay.rates.network import wire_factor
 
@@ -116,6 +125,21 @@ def test_streams():
     fit = fit_stream(points, "norm")
     assert fit.params["bytes_per_s"] == pytest.approx(2e12, rel=0.01)
     assert fit.params["fixed_s"] == pytest.approx(3e-6, rel=0.02)
+
+
+def test_copies_to_the_host_are_fitted_by_direction():
+    points = [
+        HostCopy(direction=way, bytes=s, seconds=summarise([s / rate + 1e-5, s / rate + 1.1e-5, s / rate + 1.1e-5]))
+        for way, rate in (("to_host", 40e9), ("to_device", 50e9))
+        for s in (1 << 16, 1 << 20, 1 << 28)
+    ]
+    for way, rate in (("to_host", 40e9), ("to_device", 50e9)):
+        fit = fit_host_copies(points, way)
+        assert fit.params["bytes_per_s"] == pytest.approx(rate, rel=0.01)
+        assert fit.params["fixed_s"] == pytest.approx(1.1e-5, rel=0.05)
+    c = fitted(Calibration(created="2026-11-29", tool={}, device=MeasuredDevice(name="x", vendor="y"), host_copies=tuple(points)))
+    assert [f.target for f in c.fits] == ["host copy to_host", "host copy to_device"]
+    assert fit_host_copies(points[:1], "to_host") is None
 
 
 def test_fits_come_from_the_samples_of_a_file_alone():

@@ -4,8 +4,18 @@ import pytest
 
 from parlay.calibrate.diff import differences
 from parlay.calibrate.file import summarise
-from parlay.calibrate.gates import flag_order, point_flags, refuse_compute, refuse_link, refuse_stream, sift
-from parlay.rates.calibration_file import Calibration, Datasheet, Gemm, Link, LinkPoint, MeasuredDevice, Stream
+from parlay.calibrate.gates import (
+    flag_order,
+    point_flags,
+    refuse_compute,
+    refuse_host,
+    refuse_link,
+    refuse_stream,
+    sheet_of,
+    sift,
+)
+from parlay.hardware.load import load_device
+from parlay.rates.calibration_file import Calibration, Datasheet, Gemm, HostCopy, Link, LinkPoint, MeasuredDevice, Stream
 
 SHEET = Datasheet(catalog_key="h100-sxm", flops={"bf16": 989e12}, hbm_bytes_per_s=3.35e12, link_bytes_per_s=450e9)
 
@@ -36,6 +46,22 @@ def test_streams_may_come_from_a_cache_unless_they_are_large():
 
     assert refuse_stream(stream(64 << 20), SHEET) is None
     assert refuse_stream(stream(512 << 20), SHEET) is not None
+
+
+def test_a_copy_to_the_host_may_use_what_a_neighbour_leaves_and_no_more():
+    """Two devices of a GB200 board share a link that the catalog halves; a copy counted twice would read more than both."""
+
+    def copy(rate):
+        return HostCopy(direction="to_host", bytes=1 << 28, seconds=summarise([(1 << 28) / rate]))
+
+    sheet = sheet_of(load_device("gb200"), None)
+    assert refuse_host(copy(420e9), sheet) is None
+    assert "refused" in refuse_host(copy(480e9), sheet)
+    assert refuse_host(copy(480e9), SHEET) is None  # nobody gave its host link
+    both = Calibration(created="2026-11-29", tool={}, device=MeasuredDevice(name="GB200", vendor="nvidia", datasheet=sheet), host_copies=(copy(480e9), copy(200e9)))  # fmt: skip
+    kept = sift(both)
+    assert kept.host_copies == (both.host_copies[1],)
+    assert kept.errors[0].what == f"host copy to_host {1 << 28} bytes"
 
 
 def test_a_switch_that_adds_may_pass_the_link_and_nothing_else_may():

@@ -15,6 +15,8 @@ from parlay.rates.calibration_file import (
     AttentionPoint,
     Calibration,
     Gemm,
+    GroupedGemm,
+    HostCopy,
     Link,
     LinkPoint,
     MeasuredDevice,
@@ -222,3 +224,108 @@ def test_every_named_device_is_in_the_catalog():
 
 def test_a_topology_of_many_hosts_is_kept():
     assert calibration(topology=Topology(hosts=2, ranks_per_host=8)).topology.hosts == 2
+
+
+def few(dtype="fp8", count=3, slow=1.0, **fields):
+    """A file with fewer products of a type than a curve needs, of uneven speed."""
+    shapes = [(4096, 4096, 4096), (8192, 8192, 4096), (2048, 14336, 4096), (16384, 4096, 8192)][:count]
+    points = []
+    for i, (m, n, k) in enumerate(shapes):
+        flops = 2.0 * m * n * k
+        t = slow * flops / (900e12 + 100e12 * i)
+        points.append(Gemm(dtype=dtype, m=m, n=n, k=k, flops=flops, seconds=summarise([t])))
+    return calibration(compute=tuple(points), **fields)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_products_too_few_for_a_fit_are_used_where_they_were_measured(cluster, count):
+    c, base = few(count=count), rates_for(cluster)
+    assert not [f for f in c.fits if f.target == "gemm fp8"]
+    rates = calibrated_rates(c, cluster, base)
+    for g in c.gemms:
+        found = rates.gemm(g.m, g.n, g.k, "fp8")
+        assert float(found.seconds) == pytest.approx(g.seconds.median, rel=1e-12)
+        assert found.source == "calibrated"
+    far = (32768, 32768, 32768)
+    assert rates.gemm(*far, "fp8").seconds == base.gemm(*far, "fp8").seconds
+    assert rates.gemm(*far, "fp8").source == base.gemm(*far, "fp8").source
+    assert rates.describe()["gemm fp8"].endswith("too few to fit, so the base beyond")
+
+
+def test_between_products_too_few_for_a_fit_the_nearest_rates_count(cluster):
+    rates, half = (calibrated_rates(few(slow=s), cluster, rates_for(cluster)) for s in (1.0, 2.0))
+    inside = (6000, 6000, 4096)
+    found = rates.gemm(*inside, "fp8")
+    assert found.source == "interpolated"
+    reached = 2.0 * np.prod(inside, dtype=float) / float(found.seconds)
+    assert 900e12 < reached < 1100e12
+    assert float(half.gemm(*inside, "fp8").seconds) == pytest.approx(2 * float(found.seconds))
+    outside = (6000, 6000, 6000)  # no product with as long an inner side was measured
+    assert rates.gemm(*outside, "fp8").source not in ("calibrated", "interpolated", "fitted")
+
+
+def test_one_call_takes_each_shape_from_where_it_is_known(cluster):
+    c, base = few(), rates_for(cluster)
+    rates = calibrated_rates(c, cluster, base)
+    m = np.array([4096.0, 65536.0])
+    found = rates.gemm(m, 4096, 4096, "fp8")
+    assert found.seconds[0] == pytest.approx(c.gemms[0].seconds.median)
+    assert found.seconds[1] == base.gemm(m, 4096, 4096, "fp8").seconds[1]
+    assert found.source == base.gemm(m, 4096, 4096, "fp8").source
+
+
+def test_a_type_that_the_datasheet_lacks_is_priced_where_it_was_measured(cluster):
+    mine = cluster.model_copy(update={"device": cluster.device.model_copy(update={"flops_per_s": {"bf16": cluster.device.flops_per_s["bf16"]}})})  # fmt: skip
+    rates = calibrated_rates(few(), mine, rates_for(mine, profiles=False))
+    assert rates.gemm(4096, 4096, 4096, "fp8").source == "calibrated"
+    with pytest.raises(UsageError, match="fp8"):
+        rates.gemm(65536, 65536, 65536, "fp8")
+
+
+def test_beyond_the_range_a_neighbour_counts_and_the_answer_is_the_fits(rates):
+    edge = rates.gemm(16384, 8192, 8192, "bf16")
+    assert edge.source == "fitted"
+    assert float(edge.seconds) == pytest.approx(2.0 * 16384 * 8192 * 8192 / 600e12, rel=0.05)
+
+
+def test_attention_and_grouped_products_too_few_for_a_fit(cluster):
+    flops = 2.0 * 32 * 4096 * 4096 * 0.5 * 256
+    core = AttentionPoint(dtype="bf16", batch=1, queries=4096, keys=4096, heads=32, kv_heads=8, qk_dim=128, v_dim=128, flops=flops, seconds=summarise([flops / 300e12]))  # fmt: skip
+    group = GroupedGemm(dtype="bf16", rows=8192, groups=8, n=4096, k=4096, flops=2.0 * 8192 * 4096**2, seconds=summarise([1e-3]))
+    base = rates_for(cluster)
+    rates = calibrated_rates(calibration(compute=(core, group)), cluster, base)
+    found = rates.attention(4096, 4096, 32, 8, 128, 128, score_share=0.5)
+    assert (float(found.seconds), found.source) == (pytest.approx(flops / 300e12), "calibrated")
+    longer = rates.attention(8192, 8192, 32, 8, 128, 128, score_share=0.5)
+    assert float(longer.seconds) == float(base.attention(8192, 8192, 32, 8, 128, 128, score_share=0.5).seconds)
+    grouped = rates.grouped_gemm(8192, 8, 4096, 4096, "bf16")
+    assert (float(grouped.seconds), grouped.source) == (pytest.approx(1e-3), "calibrated")
+
+
+def copies(direction, rate, sizes=(1 << 20, 1 << 24, 1 << 28)):
+    return [HostCopy(direction=direction, bytes=s, seconds=summarise([1e-5 + s / rate])) for s in sizes]
+
+
+def test_copies_to_the_host_and_back_are_priced_by_the_file(cluster):
+    base = rates_for(cluster)
+    both = calibrated_rates(calibration(host_copies=(*copies("to_host", 40e9), *copies("to_device", 50e9))), cluster, base)
+    for direction, rate in (("to_host", 40e9), ("to_device", 50e9)):
+        at = both.host_copy(1 << 24, direction)
+        assert (float(at.seconds), at.source) == (pytest.approx(1e-5 + (1 << 24) / rate), "calibrated")
+        assert both.host_copy(1 << 23, direction).source == "interpolated"
+        beyond = both.host_copy(1 << 33, direction)
+        assert beyond.source == "fitted"
+        assert float(beyond.seconds) == pytest.approx((1 << 33) / rate, rel=0.01)
+        assert float(both.host_copy(0.0, direction).seconds) == 0
+    assert both.describe()["host_copy"].startswith("calibrated: 6 points measured 2026-11-29")
+    one = calibrated_rates(calibration(host_copies=tuple(copies("to_host", 40e9))), cluster, base)
+    assert float(one.host_copy(1e9, "to_device").seconds) == float(base.host_copy(1e9, "to_device").seconds)
+    assert one.host_copy(1e9, "to_device").source == "default"
+
+
+def test_a_host_link_that_the_hardware_file_lacks_comes_from_the_calibration(cluster):
+    bare = cluster.model_copy(update={"device": cluster.device.model_copy(update={"host_link_bytes_per_s": None})})
+    with pytest.raises(UsageError, match="host_link_bytes_per_s"):
+        rates_for(bare).host_copy(1e9, "to_host")
+    mine = calibrated_rates(calibration(host_copies=tuple(copies("to_host", 40e9))), bare, rates_for(bare))
+    assert mine.host_copy(1 << 28, "to_host").source == "calibrated"

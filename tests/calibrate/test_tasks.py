@@ -6,7 +6,18 @@ from parlay.calibrate.links import groups_of
 from parlay.calibrate.machine import state_warnings, throttle_reasons
 from parlay.calibrate.shapes import shapes_of
 from parlay.calibrate.state import State, begin
-from parlay.calibrate.tasks import anchors, done_keys, gemm_tasks, link_tasks, places, sizes, stream_bytes, stream_tasks, task
+from parlay.calibrate.tasks import (
+    anchors,
+    done_keys,
+    gemm_tasks,
+    host_tasks,
+    link_tasks,
+    places,
+    sizes,
+    stream_bytes,
+    stream_tasks,
+    task,
+)
 from parlay.errors import UsageError
 from parlay.models.load import load_model
 from parlay.rates.calibration_file import Calibration, MeasuredDevice, Software, Topology, load_calibration
@@ -59,7 +70,7 @@ def test_every_size_is_measured_once_and_the_ends_are_in():
 def test_a_measured_point_is_not_measured_again(tmp_path):
     tasks = [
         *gemm_tasks(anchors(2048), "bf16"), *stream_tasks((1 << 18, 1 << 20), "bf16"),
-        *link_tasks(2, 2, ("all_reduce", "send_recv"), 1024, 1 << 20),
+        *host_tasks(), *link_tasks(2, 2, ("all_reduce", "send_recv"), 1024, 1 << 20),
         task("attention", dtype="bf16", batch=1, seq=256, heads=8, kv_heads=4, qk_dim=64, v_dim=64, causal=True, backward=True),
         task("grouped_gemm", dtype="bf16", rows=1024, groups=8, n=64, k=64),
     ]  # fmt: skip
@@ -75,6 +86,12 @@ def test_bytes_are_counted_as_the_estimate_counts_them():
     assert stream_bytes("norm", "forward", 1000) == 4000
     assert stream_bytes("norm", "backward", 1000) == 6000
     assert stream_bytes("optimizer", "step", 1000, "fp32") == 28000
+
+
+def test_copies_to_the_host_go_both_ways_from_latency_to_bandwidth():
+    found = host_tasks()
+    assert {t["direction"] for t in found} == {"to_host", "to_device"}
+    assert {t["bytes"] for t in found} == {1 << 16, 1 << 20, 1 << 24, 1 << 28}
 
 
 def test_a_message_there_and_back_counts_half(tmp_path):

@@ -1,10 +1,10 @@
 """The frame: finding commands, exit codes, errors without tracebacks, and starting quickly."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -83,11 +83,12 @@ def test_importing_the_package_loads_nothing_heavy():
 @pytest.mark.parametrize("arguments", [["--help"], ["plann"]])
 def test_answers_quickly(arguments):
     def once():
-        start = time.perf_counter()
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "parlay", *arguments], capture_output=True, check=False, timeout=60)
-        return time.perf_counter() - start
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
-    assert min(once() for _ in range(5)) < SECONDS  # the best of five: a busy machine is not what is measured
+    assert min(once() for _ in range(5)) < SECONDS  # of the processor, and the best of five: other work is not measured
 
 
 def test_a_bug_is_one_message_without_traceback(parlay, monkeypatch):

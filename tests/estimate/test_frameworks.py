@@ -36,6 +36,8 @@ def test_deepspeed_keeps_bf16_gradients_and_copies_them_for_the_step():
     s = settings(framework="deepspeed")
     assert (s.weight_bytes, s.gradient_bytes, s.master_bytes, s.step_bytes) == (2, 2, 4, 4)
     assert s.bucket_elements_of([8]).tolist() == [5e8]
+    summed = settings(framework="deepspeed", gradient_dtype="fp32")  # BF16_Optimizer: fp32 sums beside the bf16 gradients
+    assert (summed.gradient_bytes, summed.step_bytes) == (6, 0)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,24 @@ def test_quantised_weights_need_both_directions_on_hopper_only():
 def test_workspaces_follow_the_device():
     mib = 2**20
     assert (settings().te_workspace_bytes, settings().torch_workspace_bytes) == (32 * mib, 32 * mib)
-    assert (settings(B200).te_workspace_bytes, settings(B200).torch_workspace_bytes) == (32 * mib, 8.125 * mib)
+    assert settings(B200).te_workspace_bytes == 32 * mib
     assert settings("a100-sxm").te_workspace_bytes == 4 * mib
     assert settings(MI300).torch_workspace_bytes == 8.125 * mib  # no compute capability to read
+
+
+def test_pytorch_gives_blackwell_a_large_workspace_since_2_12():
+    mib = 2**20
+    days = ("2026-05-12", "2026-05-13")
+    assert [settings(B200, framework_date=day).torch_workspace_bytes / mib for day in days] == [8.125, 32]
+    assert [settings("a100-sxm", framework_date=day).torch_workspace_bytes / mib for day in days] == [8.125, 8.125]
+    assert settings(B200, framework_date=days[0], deterministic=True).torch_workspace_bytes == 32 * mib
+
+
+def test_copies_of_bf16_gradients_are_left_after_the_step():
+    """Megatron's next step frees them; DeepSpeed's, and unscaled moments, go with the step itself."""
+    assert settings(gradient_dtype="bf16").left_bytes == 4
+    assert settings().left_bytes == settings(moment_dtype="fp8").left_bytes == 0
+    assert settings(framework="deepspeed").left_bytes == 0
 
 
 def test_optimizer_traffic():

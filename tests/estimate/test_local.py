@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parlay.estimate.counts import layer_parts
+from parlay.estimate.counts import layer_parts, parameters
 from parlay.estimate.local import layer_on_rank, local_parameters, table_on_rank
 from parlay.estimate.stages import stages_of
 from parlay.layouts.layout import Layout, Layouts
@@ -92,4 +92,20 @@ def test_prediction_modules_are_on_the_last_stage():
     more = [(a - b)[0] for a, b in zip((both[0].dense, both[0].expert), (both[1].dense, both[1].expert), strict=True)]
     assert np.all(more[0][:3] == 0)
     assert np.all(more[1][:3] == 0)
-    assert more[0][3] + more[1][3] == pytest.approx(11_507_286_016 + 2 * 7168**2 + 3 * 7168, rel=1e-6)
+    module, table = 11_507_286_016 + 2 * 7168**2 + 3 * 7168, 129_280 * 7168
+    assert more[0][3] + more[1][3] == pytest.approx(module + table, rel=1e-6)
+
+
+def test_prediction_modules_share_a_table_that_is_on_their_stage():
+    """On one stage the first table serves; a module that runs again brings no weights of its own."""
+    model = load_model("deepseek-v3")
+    once, twice, again = (
+        model.model_copy(update={"mtp_layers": depth, "mtp_shared": shared})
+        for depth, shared in ((1, False), (2, False), (2, True))
+    )
+    layouts = Layouts.of(Layout())
+    held = [local_parameters(m, Workload(), layouts, stages_of(m, layouts, 64)) for m in (once, twice, again)]
+    total = [float((x.dense + x.expert)[0, 0]) for x in held]
+    assert total[0] == total[2] == pytest.approx(parameters(once).total + parameters(once).mtp, rel=1e-12)
+    assert total[1] - total[0] == pytest.approx(parameters(once).mtp, rel=1e-12)
+    assert parameters(again).mtp == parameters(once).mtp

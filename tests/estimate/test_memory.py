@@ -128,3 +128,94 @@ def test_the_fused_loss_got_a_gradient_of_its_own_in_2026(b200):
         priced(b200, "llama-70b", {"tp": 8}, 4096, framework_date=d).allocated[0, 0] for d in ("2026-07-01", "2026-08-01")
     )
     assert new - old == 4096 * (129024 / 8) * 4
+
+
+def test_chunks_leave_their_last_input_and_its_gradient():
+    """NVIDIA/Megatron-LM @d98e8a64, gpt3_7b_tp1_pp4_memory_speed (A100, 8 chunks a stage): 23,375.5 MiB after a step."""
+    kind = LayerKind(
+        mixer=GroupedAttention(heads=32, kv_heads=8, head_dim=128, qkv_bias=True, out_bias=True, rope=False),
+        mlp=DenseMlp(width=16384, gated=False, bias=True),
+    )
+    model = ModelSpec(
+        id="m", name="m", hidden=4096, vocab=131074, norm="layernorm", position_embeddings=8192,
+        kinds={"block": kind}, layers=(Run(kinds=("block",), count=32),),
+    )  # fmt: skip
+    cluster, work = load_cluster("dgx-a100"), Workload(
+        seq_len=8192, global_batch=8, gradient_accumulation_fusion=False, overlap_grad_reduce=True, deterministic=True
+    )  # fmt: skip
+    after = {}
+    for vpp in (1, 8):
+        lay = Layouts.of(Layout(pp=4, dp=2, vpp=vpp))
+        after[vpp] = memory(model, cluster, work, lay, stages_of(model, lay, 8)).after_step[0]
+    stream = 8192 * 4096 * 2
+    assert (after[8] - after[1]).tolist() == [14 * stream] * 4
+    assert after[8][-1] / 2**20 == pytest.approx(23375.5, rel=1e-3)
+
+
+def test_overlapped_products_have_three_workspaces_of_their_own():
+    held = []
+    for overlap in (False, True):
+        lay = Layouts.of(Layout(tp=2, sp=True, tp_overlap=overlap))
+        model = MODELS["llama-70b"]
+        held.append(memory(model, load_cluster("dgx-h100"), Workload(), lay, stages_of(model, lay, 512)).after_step[0, 0])
+    assert held[1] - held[0] == 3 * 32 * 2**20
+
+
+def test_a_prediction_module_embeds_on_its_own_stage():
+    """gpt3_moe_mcore_te_tp4_ep2_etp2_pp2_scoped_cudagraph's 0.11 GiB: 18 bytes of a table of 50,688 / 4 rows."""
+    kind = LayerKind(mixer=GroupedAttention(heads=8, kv_heads=8, head_dim=64), mlp=DenseMlp(width=2048))
+    runs = (Run(kinds=("block",), count=12),)
+    after = []
+    for depth in (0, 1):
+        model = ModelSpec(
+            id="m", name="m", hidden=512, vocab=50257, kinds={"block": kind}, layers=runs, mtp_layers=depth, mtp_kind="block"
+        )
+        lay = Layouts.of(Layout(tp=4, pp=2, sp=True))
+        held = memory(model, load_cluster("gb200-nvl72"), Workload(), lay, stages_of(model, lay, 32))
+        after.append(held.static[0])
+    layer, extra = (4 * 512 * 512 + 3 * 512 * 2048) / 4 + 2 * 512, 2 * 512 * 512 + 3 * 512
+    assert (after[1] - after[0]).tolist() == pytest.approx([0, 18 * (50688 / 4 * 512 + layer + extra)], rel=1e-6)
+
+
+def test_megatron_fsdp_keeps_no_gathered_weight_between_two_steps():
+    """NVIDIA/Megatron-LM @d98e8a64, gpt3_mcore_te_tp2_zp_z3_resume_fsdp_dtensor (H100): 235.6 MiB after a step."""
+    kind = LayerKind(
+        mixer=GroupedAttention(heads=8, kv_heads=8, head_dim=64, qkv_bias=True, out_bias=True, rope=False),
+        mlp=DenseMlp(width=2048, gated=False, bias=True),
+    )
+    model = ModelSpec(
+        id="m", name="m", hidden=512, vocab=50257, norm="layernorm", tied_embeddings=True, position_embeddings=1024,
+        kinds={"block": kind}, layers=(Run(kinds=("block",), count=12),),
+    )  # fmt: skip
+    lay = Layouts.of(Layout(tp=2, dp=4, sp=False, zero=3, micro_batch=4))
+    work = Workload(seq_len=1024, global_batch=32, gradient_dtype="fp32", gradient_accumulation_fusion=False)
+    held = memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32))
+    assert held.after_step[0, 0] / 2**20 == pytest.approx(235.6, rel=5e-3)
+
+
+def test_megatrons_own_attention_keeps_a_buffer_of_scores():
+    """b a s^2 / t scores of two bytes, in the buffer that also takes the output layer's gathered input."""
+    kind = LayerKind(mixer=GroupedAttention(heads=8, kv_heads=8, head_dim=64), mlp=DenseMlp(width=2048))
+    model = ModelSpec(id="m", name="m", hidden=512, vocab=50257, kinds={"block": kind}, layers=(Run(kinds=("block",), count=12),))
+    lay = Layouts.of(Layout(tp=2, pp=2, sp=True, micro_batch=4))
+    after = []
+    for local in (False, True):
+        work = Workload(seq_len=1024, global_batch=32, flash_attention=False, local_layers=local)
+        after.append(memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 32)).after_step[0])
+    scores, gathered = 4 * 4 * 1024**2 * 2, 4 * 1024 * 512 * 2
+    assert (after[1] - after[0]).tolist() == [scores, scores - gathered]
+
+
+def test_head_gradients_that_wait():
+    """Two micro-batches' bf16 logit gradients and inputs on the last stage; all eight without a limit; none without a pipeline."""
+    model, cluster = MODELS["llama-70b"], load_cluster("dgx-b200")
+
+    def peaks(pp, limit):
+        lay = Layouts.of(Layout(pp=pp))
+        work = Workload(global_batch=8, deferred_head_gradients=limit)
+        return memory(model, cluster, work, lay, stages_of(model, lay, 8)).allocated[0]
+
+    each = 4096 * (128384 + 8192) * 2
+    assert (peaks(2, 2) - peaks(2, None)).tolist() == [0, 2 * each]
+    assert (peaks(2, 0) - peaks(2, None)).tolist() == [0, 8 * each]
+    assert peaks(1, 2).tolist() == peaks(1, None).tolist()

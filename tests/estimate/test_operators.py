@@ -5,14 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parlay.estimate.costs import head_cost, layer_costs
-from parlay.estimate.operators import Pricer, attention_share
+from parlay.estimate.communication import layer_transfers
+from parlay.estimate.costs import head_cost, layer_costs, unread_tail
+from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, Pricer, attention_share, layer_operators
 from parlay.estimate.shard import Shard
+from parlay.estimate.traits import HOST_OPERATOR_S, traits_of
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layouts
-from parlay.layouts.vocabulary import CP_KINDS
+from parlay.layouts.vocabulary import CP_KINDS, RECOMPUTE
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
+from parlay.rates.choose import rates_for
 
 spec = importlib.util.spec_from_file_location("counting", Path(__file__).with_name("counting.py"))
 counting = importlib.util.module_from_spec(spec)
@@ -160,3 +163,132 @@ def test_the_share_of_a_sliding_window_counts_the_visible_pairs(window):
 
 def test_chunked_attention_is_causal_inside_its_chunks():
     assert attention_share(2048, 8192, True, chunked=True) == pytest.approx(0.125)
+
+
+# ------------------------------------------------------------------------- what a framework runs again, adds and waits for
+
+
+def operators_of(model, workload, cluster="dgx-h100", **layout):
+    where = load_cluster(cluster)
+    shard = Shard.of(Layouts.grid(**layout), workload, where)
+    pricer = Pricer(rates_for(where), workload, shard, model, traits_of(workload, where.device))
+    return pricer, {o.name: o for o in layer_operators(pricer, model.kinds["a"])}
+
+
+FULL = 1 << RECOMPUTE.index("full")
+
+
+@pytest.mark.parametrize(
+    ("framework", "date", "compiled", "skips"),
+    [
+        ("torchtitan", "2024-06-30", None, True),
+        ("torchtitan", "2023-06-30", None, False),  # before PyTorch 2.1
+        ("torchtitan", None, None, False),  # torchtitan turned it off in August 2025
+        ("torchtitan", None, True, True),  # a compiler drops what nothing reads
+        ("megatron-core", "2024-06-30", None, False),  # a reentrant checkpoint runs everything again
+        ("deepspeed", "2024-06-30", None, False),
+    ],
+)
+def test_a_recomputed_block_leaves_out_its_last_product_where_nothing_reads_it(framework, date, compiled, skips):
+    work = Workload(seq_len=SEQ, global_batch=64, framework=framework, framework_date=date, compiled=compiled)
+    pricer, operators = operators_of(dense(), work, dp=8, recompute=FULL)
+    again = float(layer_costs(pricer)["a"].recompute[0])
+    whole = float(sum(o.forward[0] for o in operators.values()))
+    tail = float(operators["mlp down-projection"].forward[0] + operators["mlp residual"].forward[0])
+    assert again == pytest.approx(whole - (tail if skips else 0.0), rel=1e-12)
+    assert tail > 0.15 * whole
+
+
+def test_the_tail_of_experts_is_run_again():
+    """The combination of experts reads their outputs, so only the residual sum after it is left out."""
+    _, operators = operators_of(mixture(), Workload(), dp=8)
+    assert unread_tail(list(operators.values())) == {"mlp residual"}
+
+
+def biased(**change):
+    kind = mixture().kinds["a"]
+    mlp = kind.mlp.model_copy(update={"bias": True, **change})
+    return mixture().model_copy(update={"kinds": {"a": kind.model_copy(update={"mlp": mlp})}})
+
+
+def test_expert_biases_move_what_their_kernels_read_and_write():
+    rows, h, f = SEQ * 2, 4096, 2 * 14336
+    pricer, megatron = operators_of(biased(), Workload(seq_len=SEQ), dp=8)
+    _, titan = operators_of(biased(), Workload(seq_len=SEQ, framework="torchtitan"), dp=8)
+    seconds = lambda nbytes: float(pricer.rates.stream(float(nbytes), "residual").seconds)  # noqa: E731
+    assert float(megatron["expert biases"].forward[0]) == pytest.approx(seconds(28 * rows * h), rel=1e-9)
+    assert float(megatron["expert biases"].dgrad[0]) == pytest.approx(seconds(40 * rows * h + 2 * rows * f), rel=1e-9)
+    assert float(titan["expert biases"].forward[0]) == pytest.approx(seconds(4 * rows * h), rel=1e-9)
+    assert "expert biases" not in operators_of(mixture(), Workload(seq_len=SEQ), dp=8)[1]
+
+
+@pytest.mark.parametrize(("dispatcher", "waits"), [("alltoall", True), (None, True), ("deepep", True), ("hybridep", False)])
+def test_dispatchers_that_wait_for_counts_on_the_host_drain_the_queue(dispatcher, waits):
+    work = Workload(seq_len=SEQ, moe_dispatcher=dispatcher)
+    _, operators = operators_of(mixture(), work, dp=8)
+    _, capped = operators_of(mixture(), work.model_copy(update={"moe_capacity_factor": 1.0}), dp=8)
+    assert float(operators["permute"].waits) == (HOST_WAIT_OPERATORS if waits else 0.0)
+    assert float(capped["permute"].waits) == 0.0
+
+
+def test_only_a_forward_waits_for_the_counts():
+    """Few tokens: the layer takes the host's time. The backward has the counts, so it waits for nothing."""
+    model, layout = mixture(64, 8), {"dp": 8, "ep": 8}
+    short = {"seq_len": 256, "framework_date": "2025-06-30"}
+    found = [
+        layer_costs(operators_of(model, Workload(**short, moe_dispatcher=name), **layout)[0])["a"]
+        for name in ("deepep", "hybridep")
+    ]
+    waits = HOST_WAIT_OPERATORS * HOST_OPERATOR_S["megatron-core"]
+    assert float(found[0].forward_s[0] - found[1].forward_s[0]) == pytest.approx(waits, rel=0.05)
+    assert float(found[0].backward_s[0]) == pytest.approx(float(found[1].backward_s[0]), rel=1e-9)
+
+
+def test_layers_kept_in_bf16_are_priced_as_such_one_by_one():
+    """Two of four layers: half of each cost; all four: the bf16 cost; none: the fp8 cost. bf16 itself changes nothing."""
+    total = lambda kept, precision="fp8": float(  # noqa: E731
+        layer_costs(operators_of(dense(), Workload(seq_len=SEQ, precision=precision, bf16_layers=kept, compiled=True), dp=8)[0])[
+            "a"
+        ].forward_s[0]
+    )
+    assert total(2) == pytest.approx((total(0) + total(4)) / 2, rel=1e-12)
+    assert total(4) == pytest.approx(total(0, "bf16"), rel=1e-12)
+    assert total(400) == total(4)
+    assert total(0) < 0.8 * total(4)
+    assert total(3, "bf16") == total(0, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("framework", "date", "beside"),
+    [
+        ("deepspeed", "2022-03-31", False),
+        ("deepspeed", "2024-03-31", True),
+        ("megatron-core", "2021-04-30", False),
+        ("megatron-core", "2022-05-31", True),
+        ("megatron-core", None, True),
+    ],
+)
+def test_backward_all_reduces_run_beside_the_weight_gradient_since_the_framework_can(framework, date, beside):
+    work = Workload(seq_len=SEQ, framework=framework, framework_date=date)
+    pricer, operators = operators_of(dense(), work, tp=8, sp=False, dp=1)
+    found = [t for t in layer_transfers(pricer, dense().kinds["a"], list(operators.values())) if t.axis == "tp"]
+    one = float(found[0].forward[0])  # the forward's all-reduce, the size of the backward's
+    for transfer, up in zip(found, ("qkv projection", "mlp up-projection"), strict=True):
+        shown = max(0.0, one - float(operators[up].wgrad[0])) if beside else one
+        assert float(transfer.backward[0]) == pytest.approx(shown, rel=1e-12)
+
+
+def test_a_window_costs_the_tiles_that_it_touches():
+    """A tile of 128 queries with a window of 128 reads 256 keys: twice what its FLOPs count, and what a window of 256 less a tile does."""
+
+    def seconds(window):
+        kind = dense().kinds["a"]
+        mixer = kind.mixer.model_copy(update={"window": window})
+        model = dense().model_copy(update={"kinds": {"a": kind.model_copy(update={"mixer": mixer})}})
+        return float(operators_of(model, Workload(seq_len=SEQ), dp=8)[1]["attention"].forward[0])
+
+    pricer, _ = operators_of(dense(), Workload(seq_len=SEQ), dp=8)
+    share = attention_share(128 + ATTENTION_TILE, SEQ, True)
+    whole = pricer.rates.attention(SEQ, SEQ, 64.0, 8.0, 128.0, 128.0, score_share=share, batch=1)
+    assert seconds(128) == pytest.approx(float(whole.seconds), rel=1e-9)
+    assert seconds(128) < seconds(1024) < seconds(None)

@@ -117,7 +117,7 @@ def test_ranks_hold_the_model_together(name, tp, pp, vpp, ep, shard_experts):
     expert = local.expert.sum(axis=1) * layouts.ep * layouts.etp
     assert expert[0] == pytest.approx(expert[1], rel=1e-12)
     whole = (local.dense + local.expert).sum(axis=1)[1]
-    copy = model.vocab * model.hidden if model.tied_embeddings and pp > 1 else 0
+    copy = model.vocab * model.hidden if (model.tied_embeddings or model.mtp_layers) and pp > 1 else 0
     counted = parameters(model)
     assert whole == pytest.approx(counted.total - counted.vision + counted.mtp + copy, rel=1e-12)
     assert local.dense.sum(axis=1)[0] * tp >= local.dense.sum(axis=1)[1] * (1 - 1e-12)

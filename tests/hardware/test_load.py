@@ -147,3 +147,55 @@ def test_a_users_name_may_not_hide_a_catalog_name(tmp_path):
 def test_a_missing_user_catalog_is_an_empty_one(tmp_path):
     assert list_devices(tmp_path / "nowhere") == list_devices()
     assert user_catalog_directory().name == "hardware"
+
+
+SLOW = """
+id = "two-boards"
+name = "Two boards"
+[device]
+id = "small-cpu"
+name = "Small CPU"
+vendor = "CPU"
+architecture = "x86"
+memory = { marketed = "8 GiB", allocatable = "8 GiB" }
+hbm_bytes_per_s = "0.6 GB/s"
+[device.flops_per_s]
+fp32 = "208 GFLOP/s"
+bf16 = "853 GFLOP/s"
+[gpus_per_node]
+value = 1
+[scale_up_gpus]
+value = 1
+[nics_per_node]
+value = 1
+[scale_up_link]
+id = "memory"
+name = "shared memory"
+kind = "pcie"
+bytes_per_s = "1 GB/s"
+per = "gpu"
+latency_s = "10 us"
+[nic_link]
+id = "fast-ethernet"
+name = "100 Mbit/s Ethernet"
+kind = "ethernet"
+bytes_per_s = "100 Mbit/s"
+per = "nic"
+latency_s = "100 us"
+"""
+
+
+def test_processors_and_their_ethernet_may_be_slow(tmp_path):
+    path = tmp_path / "slow.toml"
+    path.write_text(SLOW, encoding="utf-8")
+    cluster = load_cluster(path)
+    assert cluster.device.flops_per_s["fp32"].value == 208e9
+    assert cluster.device.hbm_bytes_per_s.value == 0.6e9
+    assert cluster.nic_link.bytes_per_s.value == 12.5e6
+    path.write_text(SLOW.replace('vendor = "CPU"', 'vendor = "nvidia"'), encoding="utf-8")
+    with pytest.raises(UsageError, match="hbm_bytes_per_s"):
+        load_cluster(path)
+    fast = SLOW.replace("0.6 GB/s", "600 GB/s").replace("GFLOP/s", "TFLOP/s").replace('vendor = "CPU"', 'vendor = "nvidia"')
+    path.write_text(fast, encoding="utf-8")
+    with pytest.raises(UsageError, match="bit or byte"):
+        load_cluster(path)

@@ -45,7 +45,7 @@ def recurrent():
     return ModelSpec(id="m", name="m", hidden=2048, vocab=32000, kinds=kinds, layers=(Run(kinds=("m", "d"), count=32),))
 
 
-MEGATRON, TITAN, DEEPSPEED = "megatron-core", "torchtitan", "deepspeed"
+MEGATRON, TITAN, DEEPSPEED, NANOTRON = "megatron-core", "torchtitan", "deepspeed", "nanotron"
 
 # rule, model, workload, layout that breaks the rule alone, what to change so that it keeps it, words of message and hint
 CASES = [
@@ -78,6 +78,7 @@ CASES = [
     ("shard", dense(), {}, {"dp": 8, "zero": 3, "shard": 3}, {"shard": 4}, ["shard of 3", "1, 2, 4, 8"]),
     ("framework", dense(), {}, {"pp": 8, "schedule": "gpipe"}, {"schedule": "1f1b"}, ["megatron-core does not offer", "gpipe", "1f1b, interleaved (", "torchtitan: gpipe"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"pp": 2, "dp": 4, "zero": 2}, {"zero": 1}, ["ZeRO 0 or 1"]),
+    ("framework", dense(), {"framework": NANOTRON}, {"dp": 8, "zero": 2}, {"zero": 1}, ["optimizer state only"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"cp": 8}, {"cp_kind": "ulysses"}, ["Ulysses only"]),
     ("recompute_layers", dense(), {}, {"dp": 8, "recompute_layers": 2}, {"recompute": ("full",)}, ["without recompute = 'full'", "0"]),
 ]  # fmt: skip
@@ -172,7 +173,7 @@ workloads = st.builds(
     Workload,
     seq_len=st.sampled_from([4096, 2999, 4100]),
     global_batch=st.sampled_from([1, 6, 16, 48]),
-    framework=st.sampled_from([MEGATRON, TITAN, DEEPSPEED]),
+    framework=st.sampled_from([MEGATRON, TITAN, DEEPSPEED, NANOTRON]),
     causal=st.booleans(),
 )
 MODELS = [dense(), dense(heads=28, kv=4), mixture(shared=1532), two_mixers(), recurrent()]

@@ -42,7 +42,7 @@ def test_every_price_has_a_source_that_a_term_can_carry(rates):
         rates.attention(1024, 1024, 8, 8, 128, 128, score_share=1.0),
         rates.stream(1e6, "norm"),
         rates.collective("all_gather", 1e6, Group.of(8, 1, 8.0)),
-        rates.host_copy(1e6),
+        rates.host_copy(1e6, "to_host"),
         rates.launch(),
     ]
     assert weakest(p.source for p in prices) == "default"
@@ -60,14 +60,16 @@ def test_a_missing_host_link_is_an_error_only_when_asked_for(cluster):
     bare = c.model_copy(update={"device": c.device.model_copy(update={"host_link_bytes_per_s": None})})
     rates = datasheet_rates(bare)
     with pytest.raises(UsageError, match="host_link_bytes_per_s"):
-        rates.host_copy(1e9)
+        rates.host_copy(1e9, "to_host")
 
 
 def test_host_copies_reach_what_was_measured(cluster):
     """51-52 GB/s on H100 over PCIe 5, 26.3 GB/s on A100 over PCIe 4 (Azure)."""
-    assert 1e10 / float(datasheet_rates(cluster()).host_copy(1e10).seconds) == pytest.approx(52e9, rel=0.06)
-    assert 1e10 / float(datasheet_rates(cluster("a100-sxm-80")).host_copy(1e10).seconds) == pytest.approx(26.3e9, rel=0.06)
-    assert float(datasheet_rates(cluster()).host_copy(0.0).seconds) == 0.0
+    assert 1e10 / float(datasheet_rates(cluster()).host_copy(1e10, "to_host").seconds) == pytest.approx(52e9, rel=0.06)
+    assert 1e10 / float(datasheet_rates(cluster("a100-sxm-80")).host_copy(1e10, "to_host").seconds) == pytest.approx(
+        26.3e9, rel=0.06
+    )
+    assert float(datasheet_rates(cluster()).host_copy(0.0, "to_host").seconds) == 0.0
 
 
 def test_a_million_products_price_fast(cluster):

@@ -301,3 +301,23 @@ def test_loading_is_quick_and_evaluation_vectorised():
     start = time.perf_counter()
     rates.gemm(m, 4096, 8192, "bf16")
     assert time.perf_counter() - start < 0.5
+
+
+@pytest.mark.parametrize(("device", "share"), [("a100-sxm", 0.63 / 0.73), ("h100-sxm", 0.75)])
+def test_attention_runs_backward_at_its_architecture_s_share_of_the_forward_rate(device, share):
+    """Long, wide attention: five products backward for two forward, at FlashAttention's own ratio (0.63 and 0.73 of an A100)."""
+    rates = rates_of(device)
+    seconds = [float(rates.attention(32768, 32768, 64, 64, 128, 128, score_share=0.5, backward=b).seconds) for b in (False, True)]
+    assert 2.5 * seconds[0] / seconds[1] == pytest.approx(share, rel=0.03)
+
+
+def test_a_cooler_relative_clocks_attention_down_as_it_does_products():
+    """500 W instead of 700 W leave sqrt(5/7) of the clock, where dynamic power is f V^2 and V falls with f."""
+    hot, cool = load_cluster("dgx-h100"), load_cluster("grand-teton-h100-96gb")
+    long = [
+        float(profile_rates(c, in_step={}).attention(32768, 32768, 64, 64, 128, 128, score_share=0.5).seconds)
+        for c in (hot, cool)
+    ]
+    wide = [float(profile_rates(c, in_step={}).gemm(16384, 16384, 16384, "bf16").seconds) for c in (hot, cool)]
+    assert long[0] / long[1] == pytest.approx((5 / 7) ** 0.5, rel=0.02)
+    assert long[0] / long[1] == pytest.approx(wide[0] / wide[1], rel=0.02)

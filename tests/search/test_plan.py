@@ -80,7 +80,10 @@ def test_the_plan_is_what_trying_every_layout_finds(name, gpus, workload, space)
         assert row.estimate.step_s == pytest.approx(step, rel=0.1)
     assert {grid_of(r.estimate.layout) for r in found.rows} >= set(first[:10])
     front = [(s, m) for s, m, _ in fitting if not any(a <= s and b <= m and (a < s or b < m) for a, b, _ in fitting)]
-    np.testing.assert_allclose([(x.step_s, x.peak_bytes) for x in found.pareto], sorted(set(front)), rtol=1e-12)
+    points = [(x.step_s, x.peak_bytes) for x in found.pareto]
+    # Layouts priced together and alone may differ in the last digit, so of two that tie either may stand.
+    assert all(any(p == pytest.approx(q, rel=1e-12) for q in front) for p in points)
+    assert all(any(s <= t * (1 + 1e-12) and m <= n * (1 + 1e-12) for s, m in points) for t, n in front)
 
 
 @pytest.mark.parametrize(("name", "gpus", "workload", "space"), QUESTIONS)
@@ -258,22 +261,29 @@ def test_deepseek_v3_on_sixteen_stages_gets_a_lighter_last_one():
     assert best.step_s < 0.9 * even.step_s
 
 
-PUBLISHED = [  # Llama 3 report, Table 4; DeepSeek-V3 report, section 3; and how far from the best they are priced at most
-    ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128}, 1.45),
-    ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather"}, 1.35),
-    ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, 1.65),
-]
+# Llama 3 report, section 3.3.2 and table 4: PyTorch's own FSDP and pipeline, nothing recomputed. DeepSeek-V3 report, sections 3.2
+# and 3.3: fp8, inputs of SwiGLU kept in fp8, bf16 moments, norms, up-projections and SwiGLU recomputed, a fused dispatcher.
+TITAN = {"framework": "torchtitan", "compiled": True}
+NARROW = {"precision": "fp8-blockwise", "fp8_activation_inputs": True, "moment_dtype": "bf16", "moe_dispatcher": "deepep"}
+PUBLISHED = [  # and how far from the best they are priced at most
+    ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128}, TITAN, (), 1.10),
+    ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather"}, TITAN, (), 1.05),
+    ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, NARROW,
+     ("norm", "mlp_activation", "mla_up"), 1.25),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "cluster", "seq_len", "batch", "layout", "most"), PUBLISHED)
-def test_published_layouts_are_allowed_and_fit_near_the_best(name, cluster, seq_len, batch, layout, most):
-    """The reports' own runs keep less per micro-batch than this accounting does, so theirs need full recompute here."""
+@pytest.mark.parametrize(("name", "cluster", "seq_len", "batch", "layout", "settings", "recompute", "most"), PUBLISHED)
+def test_published_layouts_fit_as_published_and_lie_near_the_best(
+    name, cluster, seq_len, batch, layout, settings, recompute, most
+):
+    """With the reports' own recomputation they fit, and what the search picks is not much faster."""
     where, model = load_cluster(cluster), load_model(name)
     gpus = Layout(**layout).gpus
-    work = with_overlap(Workload(seq_len=seq_len, global_batch=batch))
+    work = with_overlap(Workload(seq_len=seq_len, global_batch=batch, **settings))
     assert check(Layout(**layout), model, where, work) == []
-    axes = {k: (v,) for k, v in layout.items()}
+    axes = {k: (v,) for k, v in layout.items()} | {"recompute": (recompute,)}
     theirs = plan(model, where, work, gpus, top=1, space=dataclasses.replace(default_space(work), **axes))
     best = plan(model, where, work, gpus, top=1)
     assert theirs.fitting > 0
-    assert theirs.rows[0].estimate.step_s < most * best.rows[0].estimate.step_s
+    assert best.rows[0].estimate.step_s <= theirs.rows[0].estimate.step_s < most * best.rows[0].estimate.step_s

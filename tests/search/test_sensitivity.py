@@ -37,7 +37,7 @@ def test_gains_add_up_to_at_most_all_and_none_is_negative(layout):
     e = estimate(MODEL, H100, WORK, layout, rates=RATES)
     found = {s.what: s.gain for s in sensitivities(e, RATES)}
     assert set(found) == set(KINDS)
-    assert all(g >= 0 for g in found.values())
+    assert all(g >= -1e-12 for g in found.values())  # rounding
     assert sum(found.values()) <= (1 - 1 / (1 + GAIN)) * 1.02
     assert found["FLOP/s"] == max(found.values())
 

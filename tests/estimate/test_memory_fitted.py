@@ -1,0 +1,66 @@
+"""Published runs that ran on the devices they name must fit by our accounting."""
+
+import numpy as np
+import pytest
+
+from parlay.estimate.memory import memory
+from parlay.estimate.stages import stages_of
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+
+GIB = 2**30
+
+
+def held(name, cluster, layout, **work):
+    model, layouts, asked = load_model(name), Layouts.of(Layout(**layout)), Workload(**work)
+    return memory(model, load_cluster(cluster), asked, layouts, stages_of(model, layouts, asked.global_batch))
+
+
+def test_llama_405b_fitted_without_recompute():
+    """Meta, arXiv:2407.21783, 3.3.2 and table 4: 16,384 H100 of 80 GB, tp8 pp16 dp128 at 8,192 tokens, 16 M tokens a step.
+    Optimizer state and gradients are sharded and weights are not resharded after the forward pass; nothing is recomputed."""
+    layout = {"tp": 8, "pp": 16, "dp": 128, "sp": True, "micro_batch": 1}
+    work = {"seq_len": 8192, "global_batch": 2048, "gradient_dtype": "fp32"}
+    sharded = held("llama-3.1-405b", "meta-24k", layout | {"zero": 2}, **work)
+    assert sharded.fits[0]
+    whole = held("llama-3.1-405b", "meta-24k", layout | {"zero": 1}, **work)
+    assert not whole.fits[0]  # whole fp32 gradients are what they could not afford
+
+
+def deepseek(schedule="dualpipe", **work):
+    layout = {"pp": 16, "dp": 128, "ep": 64, "micro_batch": 1, "recompute": ("norm", "mla_up", "mlp_activation")}
+    given = {
+        "seq_len": 4096, "global_batch": 15360, "precision": "fp8-blockwise", "moment_dtype": "bf16", "gradient_dtype": "fp32",
+        "moe_dispatcher": "deepep", "fp8_weights": True, "fp8_activation_inputs": True,
+    }  # fmt: skip
+    return held("deepseek-v3", "hgx-h800", layout | {"schedule": schedule}, **given | work)
+
+
+def test_deepseek_v3_fitted():
+    """arXiv:2412.19437, 3.2 and 3.3: 2,048 H800 of 80 GB, pp16 ep64 under DualPipe, ZeRO-1; norms, latent up-projections and
+    SwiGLU run again, their inputs in fp8 as the dispatched rows are; bf16 moments; averaged weights on the host."""
+    run = deepseek()
+    assert run.fits[0]
+    assert not deepseek(fp8_activation_inputs=False, fp8_weights=False).fits[0]
+
+
+def test_activation_inputs_in_fp8_are_half_as_large():
+    plain, small = (deepseek("1f1b", fp8_activation_inputs=on).tree for on in (False, True))
+
+    def kept(tree):
+        inputs = [t for t in tree.walk() if t.label.endswith("activation input")]
+        assert len(inputs) == 3  # dense, expert, shared
+        return [np.asarray(t.value) for t in inputs]
+
+    for before, after in zip(kept(plain), kept(small), strict=True):
+        assert np.allclose(after * 2, before)
+        assert before.max() > 0
+
+
+def test_the_two_copies_of_a_stage_share_its_optimizer_state():
+    """DualPipe holds two stages a rank: twice the weights and gradients, the same optimizer state in all."""
+    both, one = (deepseek(schedule).tree for schedule in ("dualpipe", "1f1b"))
+    for key, times in (("memory.gradients", 2), ("memory.optimizer", 1)):  # ends differ in the tables they hold
+        assert np.sum(both.find(key).value[0, 2:14]) == pytest.approx(times * np.sum(one.find(key).value[0, 2:14])), key
