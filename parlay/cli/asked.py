@@ -56,8 +56,8 @@ def constraints(
 
 def space_of(q: Question, fix: list[str] | None, asked: Constraints) -> Space:
     """Return the axes that the framework's users tune, within what the options and the run file fix and ask."""
+    from parlay.search.fixing import fixed
     from parlay.search.plan import default_space
-    from parlay.search.space import fixed
 
     limit = q.cluster.device.memory.allocatable.value
     if asked.headroom_bytes >= limit:

@@ -16,6 +16,7 @@ from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
 from parlay.report.plan import plan_lines
 from parlay.report.table import Page
+from parlay.search import explore
 from parlay.search import plan as module
 from parlay.search.plan import default_space, plan
 from parlay.search.sensitivity import GAIN, KINDS, LEAST, Faster, most_helpful, sensitivities, single_changes
@@ -112,9 +113,9 @@ def stopping(monkeypatch):
                 raise KeyboardInterrupt
             return real(*given, **more)
 
-        original = module.layouts_of
+        original = explore.layouts_of
         monkeypatch.setattr(module, "price_memory", interrupted)
-        monkeypatch.setattr(module, "layouts_of", lambda q, s, c: original(q, s, c, chunk=300))
+        monkeypatch.setattr(explore, "layouts_of", lambda q, s, c: original(q, s, c, chunk=300))
 
     return stop_after
 
