@@ -71,6 +71,11 @@ class Layout(Spec):
             raise ValueError("recompute 'full' stands alone; it already recomputes every module")
         return tuple(sorted(set(names), key=RECOMPUTE.index))
 
+    @field_validator("order", mode="before")
+    @classmethod
+    def _named(cls, order: Any) -> Any:
+        return tuple(part.strip() for part in order.split("-")) if isinstance(order, str) else order
+
     @field_validator("order", mode="after")
     @classmethod
     def _order(cls, order: tuple[Axis, ...]) -> tuple[Axis, ...]:

@@ -152,7 +152,7 @@ def _shard_message(x: Layout, q: Question) -> tuple[str, str]:
     )
 
 
-_RUNS: dict[Framework, tuple[Schedule, ...]] = {
+RUNS: dict[Framework, tuple[Schedule, ...]] = {
     "megatron-core": ("1f1b", "interleaved"),
     "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
     "deepspeed": ("1f1b",),
@@ -160,7 +160,7 @@ _RUNS: dict[Framework, tuple[Schedule, ...]] = {
 
 
 def _framework(x: Layouts, q: Question) -> Mask:
-    broken = (x.pp > 1) & ~scheduled(x, _RUNS[q.workload.framework])
+    broken = (x.pp > 1) & ~scheduled(x, RUNS[q.workload.framework])
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
@@ -173,10 +173,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
-    others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in _RUNS.items() if name != f)
+    others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in RUNS.items() if name != f)
     return (
         f"{f} does not offer the pipeline schedule {schedule_of(x)}",
-        f"schedule may be {', '.join(_RUNS[f])} ({others})",
+        f"schedule may be {', '.join(RUNS[f])} ({others})",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from parlay.errors import UsageError, nearest
 from parlay.layouts.layout import Layout
-from parlay.search.constraints import SHORT
+from parlay.search.constraints import SHORT, Bound
 from parlay.search.space import ALL, NODE, Space
 from parlay.specfile import validate
 
@@ -22,7 +22,7 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
     Raises UsageError for an unknown axis or a value of the wrong kind.
     """
     kept: dict[str, Any] = {}
-    names = {f.name for f in dataclasses.fields(space)} - {"asked", "refine"}
+    names = {f.name for f in dataclasses.fields(space)} - {"asked", "refine", "wide"}
     if layout is not None:
         kept = {n: (getattr(layout, n),) for n in layout.model_fields_set & names if getattr(layout, n) is not None}
     for text in texts:
@@ -35,6 +35,10 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
         if not sign or not values.strip():
             raise UsageError(f"'{text[:60]}' gives no value", where="--fix", hint="write --fix tp=8 or --fix pp=4,8")
         kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
+    if any(text.partition("=")[0].strip() == "schedule" for text in texts):
+        # Whoever names a schedule wants a pipeline.
+        asked = space.asked
+        kept["asked"] = dataclasses.replace(asked, bounds=(*asked.bounds, Bound("pp", ">=", 2)))
     refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)
     return dataclasses.replace(space, **kept, refine=refine)
 
@@ -53,8 +57,6 @@ def _value(axis: str, text: str, whole: str) -> Any:
         given = {"on": True, "true": True, "off": False, "false": False}.get(text.lower())
         if given is None:
             raise UsageError(f"'{text[:40]}' is neither on nor off", where=where, hint=f"write --fix {axis}=on,off for both")
-    elif axis == "order":
-        given = [part.strip() for part in text.split("-")]
     elif axis == "recompute" and not text:
         raise UsageError("an empty value", where=where, hint="write none for no recompute, and join modules with +")
     elif text.lstrip("-").isdigit():

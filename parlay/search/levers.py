@@ -20,7 +20,7 @@ def cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus:
     vpp = next((v for v in (1, 2) if any(runs(schedule, v) for schedule in space.schedule)), 1)
     small = dataclasses.replace(
         space, micro_batch=(1,), vpp=(vpp,), recompute=(("full",),), recompute_layers=(0,), tp_overlap=(False,), ep_overlap=(False,),
-        dp=(),
+        dp=(), order=space.order[:1],
     )  # fmt: skip
     levers = [
         text for text in (_choice(model, cluster, workload, gpus, small), _more(model, cluster, workload, gpus, small)) if text

@@ -24,11 +24,13 @@ from parlay.search.levers import cheapest_lever
 from parlay.search.sensitivity import Change, Sensitivity, most_helpful, sensitivities
 from parlay.search.shortlist import TIE, near_best, ranked
 from parlay.search.space import Counted, Space, join
+from parlay.search.spaces import default_space
 
 Array = NDArray[np.float64]
 REASONS = {
     "memory": "the worst stage must stay within what the device can allocate",
     "host": "the hosts' memory must hold what is offloaded",
+    "slower": "recompute and offload not priced: slower than the best grids even without",
 }
 Progress = Callable[[int, float | None, float], None]  # layouts priced so far, best step seconds, share of grids done
 
@@ -150,15 +152,6 @@ def with_overlap(workload: Workload) -> Workload:
         return workload
     on = {k: True for k in ("overlap_grad_reduce", "overlap_param_gather") if getattr(workload, k) is None}
     return workload.model_copy(update=on)
-
-
-def default_space(workload: Workload) -> Space:
-    """Return the axes that the framework's users tune."""
-    if workload.framework == "torchtitan":
-        return Space(zero=(3,), recompute=((), ("selective_ops",), ("full",)), tp_overlap=(False, True))
-    if workload.framework == "deepspeed":
-        return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=((), ("full",)), vpp=(1,))
-    return Space(tp_overlap=(True,), ep_overlap=(False, True), refine=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from parlay.estimate.estimate import price_time
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import stages_of
+from parlay.estimate.time import StepTime
 from parlay.estimate.timeline import exact_bubble_s
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
@@ -23,9 +24,10 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TIE = 0.005  # of a step: layouts closer than this are a tie
-GRIDS, ROWS = 16, 32  # at least so many grids and rows are timed operation by operation
-MARGIN = 0.15  # a pipe that the closed form has slower than the slowest grid kept by more than this is not timed
-OPERATIONS = 5_000  # of a row; the rest of a step follows from its last rounds (within 0.01 %: benchmarks.md)
+GRIDS = 16  # at least so many grids are on the shortlist
+MARGIN = 0.15  # a pipe that the closed form has slower than the slowest of these by more than this is not on it
+SLACK = 0.04  # by which a timeline may be shorter than the closed form (interleaved 1F1B: benchmarks.md)
+OPERATIONS = 1_000  # of a row, and at least four rounds; the rest of a step follows from the last round (benchmarks.md)
 GRID = ("tp", "cp", "pp", "dp", "ep", "etp", "zero")
 PIPE = (*GRID, "vpp", "schedule", "first_layers", "last_layers")
 
@@ -44,9 +46,10 @@ def near_best(x: Layouts, step: Array, peak: Array, top: int) -> Ints:
 
 
 def limit_s(x: Layouts, step: Array, top: int) -> float:
-    """Return the step that a further row must beat to be timed: that of the slowest grid kept; infinite while grids are free."""
+    """Return the step of the slowest grid that is kept; infinite while there is room for more."""
     fastest = _least(_groups(x, GRID), step)
-    return float(np.sort(fastest)[max(top, GRIDS) - 1]) * (1 + MARGIN) if len(fastest) >= max(top, GRIDS) else float("inf")
+    many = max(top, GRIDS)
+    return float(np.sort(fastest)[many - 1]) if len(fastest) >= many else float("inf")
 
 
 def ranked(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, step: Array, rates: Rates, top: int) -> Ints:
@@ -58,26 +61,41 @@ def ranked(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, s
     """
     rows = _simplest(x, step, _groups(x, PIPE))
     rows = rows[np.argsort(step[rows], kind="stable")]
-    grid = _groups(x, GRID)[rows]
-    first = np.unique(grid, return_index=True)[1]  # each grid's fastest
-    rank = np.full(len(rows), len(rows))
-    rank[np.sort(first)] = np.arange(len(first))
-    order = np.argsort(np.where(rank < max(top, GRIDS), -1, np.arange(len(rows))), kind="stable")
-    rows = rows[order[: max(ROWS, max(top, GRIDS))]]
     few = x.take(rows)
-    exact = exact_steps(model, cluster, workload, few, rates)
+    exact = _worth_timing(model, cluster, workload, few, rates, top)
+    timed = np.flatnonzero(np.isfinite(exact))
+    rows, few, exact = rows[timed], few.take(timed), exact[timed]
     best = _simplest(few, exact, _groups(few, GRID))
     return np.asarray(rows[best[np.argsort(exact[best], kind="stable")]][:top])
 
 
+def _worth_timing(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, rates: Rates, top: int) -> Array:
+    """Return exact steps of rows that stand fastest first by their closed form; infinite where timing them could change nothing.
+
+    That is where the closed form less SLACK is slower than a row of the same grid, or than `top` grids, by their timelines.
+    """
+    grid = _groups(x, GRID)
+    time = price_time(model, cluster, workload, x, rates, stages=stages_of(model, x, workload.global_batch))
+    exact = np.full(len(x), np.inf)
+    best = np.full(int(grid.max()) + 1, np.inf)
+    for row in range(len(x)):
+        beaten = min(best[grid[row]], float(np.sort(best)[top - 1]) if top <= len(best) else np.inf) * (1 + TIE)
+        if time.step[row] * (1 - SLACK) <= beaten:
+            exact[row] = _exact_step(time, model, x, row)
+            best[grid[row]] = min(best[grid[row]], exact[row])
+    return exact
+
+
 def exact_steps(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, rates: Rates) -> Array:
     """Return the seconds of a step of each layout with the bubble of its own timeline."""
-    stages = stages_of(model, x, workload.global_batch)
-    time = price_time(model, cluster, workload, x, rates, stages=stages)
-    exact = time.step.copy()
-    for row in np.flatnonzero(x.pp > 1):
-        exact[row] += exact_bubble_s(time, model, x.one(int(row)), row=int(row), most=OPERATIONS) - time.bubble[row]
-    return exact
+    time = price_time(model, cluster, workload, x, rates, stages=stages_of(model, x, workload.global_batch))
+    return np.array([_exact_step(time, model, x, row) for row in range(len(x))])
+
+
+def _exact_step(time: StepTime, model: ModelSpec, x: Layouts, row: int) -> float:
+    if x.pp[row] < 2:
+        return float(time.step[row])
+    return float(time.step[row] - time.bubble[row]) + exact_bubble_s(time, model, x.one(row), row=row, most=OPERATIONS)
 
 
 def _simplest(x: Layouts, step: Array, group: Ints) -> Ints:

@@ -52,6 +52,7 @@ class Space:
     ulysses: tuple[int, ...] = ()  # inner degree of usp; () = every divisor of cp but 1 and cp
     order: tuple[tuple[Axis, ...], ...] = (DEFAULT_ORDER,)
     refine: bool = False  # try full recompute on some layers on the best grids
+    wide: bool = False  # price recompute and offload only where they could still be among the best
     asked: Constraints = ANYTHING
 
     def open(self, asked: Constraints) -> Space:

@@ -16,7 +16,8 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Rates
 from parlay.search.constraints import ANYTHING, Constraints
-from parlay.search.plan import Progress, default_space, plan
+from parlay.search.plan import Progress, plan
+from parlay.search.spaces import default_space
 
 KNEE = 0.90  # of the best tokens/s/GPU of a series
 

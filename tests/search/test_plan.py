@@ -14,9 +14,10 @@ from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
 from parlay.search.balance import lighter_last
-from parlay.search.plan import TIE, default_space, plan, with_overlap
+from parlay.search.plan import TIE, plan, with_overlap
 from parlay.search.shortlist import exact_steps
 from parlay.search.space import Counted, Space, grids, layouts_of
+from parlay.search.spaces import default_space
 
 H100 = load_cluster("dgx-h100")
 

@@ -18,8 +18,9 @@ from parlay.report.plan import plan_lines
 from parlay.report.table import Page
 from parlay.search import explore
 from parlay.search import plan as module
-from parlay.search.plan import default_space, plan
+from parlay.search.plan import plan
 from parlay.search.sensitivity import GAIN, KINDS, LEAST, Faster, most_helpful, sensitivities, single_changes
+from parlay.search.spaces import default_space
 
 H100 = load_cluster("dgx-h100")
 RATES = rates_for(H100)

@@ -14,7 +14,8 @@ from parlay.report.sweep import sweep_csv, sweep_jsonl, sweep_lines, sweep_repor
 from parlay.report.table import Page
 from parlay.search import sweep as module
 from parlay.search.constraints import Constraints, parse_bound
-from parlay.search.plan import default_space, plan
+from parlay.search.plan import plan
+from parlay.search.spaces import default_space
 from parlay.search.sweep import KNEE, Case, SweepRow, cases, sweep
 
 H100, A100 = load_cluster("dgx-h100"), load_cluster("dgx-a100")
