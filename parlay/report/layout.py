@@ -19,7 +19,7 @@ def options(layout: Layout) -> str:
         )
     parts.append("recompute " + ("+".join(layout.recompute) or "none"))
     if layout.recompute_layers:
-        parts[-1] += f" on {layout.recompute_layers} layers"
+        parts[-1] += f" on {layout.recompute_layers} layer{'s' if layout.recompute_layers > 1 else ''} of each chunk"
     overlaps = [
         name for name, on in (("tp", layout.tp_overlap and layout.tp > 1), ("ep", layout.ep_overlap and layout.ep > 1)) if on
     ]

@@ -281,3 +281,21 @@ def test_published_layouts_are_allowed_and_fit_near_the_best(name, cluster, seq_
     best = plan(model, where, work, gpus, top=1)
     assert theirs.fitting > 0
     assert theirs.rows[0].estimate.step_s < most * best.rows[0].estimate.step_s
+
+
+def test_full_recompute_on_some_layers_is_tried_on_the_best_grids():
+    """70B on 64 GPUs of 40 GB: a grid that needs full recompute needs it on some layers only."""
+    where, model, work = load_cluster("dgx-a100-40gb"), load_model("llama-3.1-70b"), Workload(seq_len=8192, global_batch=256)
+    space = default_space(work)
+    found = plan(model, where, work, 64, space=space)
+    coarse = plan(model, where, work, 64, space=dataclasses.replace(space, refine=False))
+    some = [r.estimate for r in found.rows if r.estimate.layout.recompute_layers > 0]
+    assert some
+    assert found.considered > coarse.considered
+    assert found.considered == sum(found.rejected.values()) + found.fitting
+    before = {grid_of(r.estimate.layout): r.estimate.step_s for r in coarse.rows}
+    assert any(e.step_s < 0.98 * before[grid_of(e.layout)] for e in some if grid_of(e.layout) in before)
+    # and no number of layers that the grid allows is better
+    grid = {a: (getattr(some[0].layout, a),) for a in ("tp", "cp", "pp", "dp", "ep", "etp", "zero")}
+    every = dataclasses.replace(space, **grid, recompute_layers=(), refine=False)
+    assert plan(model, where, work, 64, space=every, top=1).rows[0].estimate.step_s >= some[0].step_s * (1 - TIE)
