@@ -37,16 +37,18 @@ def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
     return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble)
 
 
-def exact_bubble_s(time: StepTime, model: ModelSpec, layout: Layout, *, row: int = 0, most: int = MOST_OPERATIONS) -> float:
+def exact_bubble_s(
+    time: StepTime, model: ModelSpec, layout: Layout, *, row: int = 0, most: int = MOST_OPERATIONS, rounds: int = STEADY
+) -> float:
     """Return the seconds a step of `layout`, row `row` of `time`, waits beyond its slowest stage's work.
 
-    Up to about `most` operations are timed, at least STEADY rounds of p micro-batches. Every stage is listed in `time`.
+    Up to about `most` operations are timed, at least `rounds` (3 or more) of p micro-batches. Every stage is listed in `time`.
     """
     name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
     m, pp = int(time.micro_batches[row]), layout.pp
     busy = float((time.forward + time.backward + time.sends)[row, time.slowest[row]])
     of_round = 2 * chunk_count(pp, layout.vpp, name) * pp
-    shown = min(m, max(STEADY, most // of_round) * pp + m % pp) if m * of_round > most * pp else m
+    shown = min(m, max(rounds, most // of_round) * pp + m % pp) if m * of_round > most * pp else m
     virtual = 1 if name in V_SHAPED else layout.vpp  # these have two by definition
     each_way = float(time.hops[row]) / (2 * (pp - 1))
     costs: tuple[Array, Array, Array] | None = None

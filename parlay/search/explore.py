@@ -27,6 +27,7 @@ from parlay.search.space import Counted, Space, join, keep, layouts_of
 Best = Callable[[], tuple[Layouts, NDArray[np.float64]] | None]  # the best rows so far with their steps, if there are any
 
 CHUNK = 50_000  # rows priced at a time
+REFINED = 16  # grids on which full recompute on some layers is tried
 FULL: tuple[Recompute, ...] = ("full",)
 
 
@@ -44,7 +45,8 @@ def _on_some_layers(question: Question, space: Space, counted: Counted, best: Be
     found = best()
     if not space.refine or found is None or FULL not in space.recompute or len(useful(question, space.recompute)) < 2:
         return
-    grids = np.unique(np.stack([getattr(found[0], name) for name in GRID], axis=1), axis=0)
+    rows = np.stack([getattr(found[0], name) for name in GRID], axis=1)  # fastest first
+    grids = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])[:REFINED]]
     blocks = []
     ep_overlap = (False,) if False in space.ep_overlap else space.ep_overlap
     some = dataclasses.replace(space, recompute=(FULL,), recompute_layers=(), ep_overlap=ep_overlap)

@@ -24,11 +24,18 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TIE = 0.005  # of a step: layouts closer than this are a tie
-GRIDS = 16  # at least so many grids are on the shortlist
+GRIDS = 64  # at least so many grids are on the shortlist
 MARGIN = 0.15  # a pipe that the closed form has slower than the slowest of these by more than this is not on it
 SLACK = 0.04  # by which a timeline may be shorter than the closed form (interleaved 1F1B: benchmarks.md)
-OPERATIONS = 1_000  # of a row, and at least four rounds; the rest of a step follows from the last round (benchmarks.md)
+OPERATIONS, ROUNDS = (
+    1_000,
+    3,
+)  # timed of a row: the more of the two; the rest of a step follows from the last round (benchmarks.md)
 GRID = ("tp", "cp", "pp", "dp", "ep", "etp", "zero")
+WORK = (  # what the operations of a pipeline take and how they stand
+    "tp", "cp", "pp", "dp", "ep", "etp", "vpp", "schedule", "first_layers", "last_layers", "micro_batch", "cp_kind", "ulysses", "sp",
+    "tp_overlap", "ep_overlap", "recompute", "recompute_layers", "order",
+)  # fmt: skip
 PIPE = (*GRID, "vpp", "schedule", "first_layers", "last_layers")
 
 
@@ -78,10 +85,17 @@ def _worth_timing(model: ModelSpec, cluster: Cluster, workload: Workload, x: Lay
     time = price_time(model, cluster, workload, x, rates, stages=stages_of(model, x, workload.global_batch))
     exact = np.full(len(x), np.inf)
     best = np.full(int(grid.max()) + 1, np.inf)
+    work = distinct(
+        [*(np.asarray(getattr(x, n)).astype(np.int64) for n in WORK), (1e6 * x.offload_activations).astype(np.int64)]
+    )[1]
+    bubbles: dict[int, float] = {}
     for row in range(len(x)):
         beaten = min(best[grid[row]], float(np.sort(best)[top - 1]) if top <= len(best) else np.inf) * (1 + TIE)
         if time.step[row] * (1 - SLACK) <= beaten:
-            exact[row] = _exact_step(time, model, x, row)
+            same = int(work[row])
+            if same not in bubbles:
+                bubbles[same] = _bubble_s(time, model, x, row)
+            exact[row] = time.step[row] - time.bubble[row] + bubbles[same]
             best[grid[row]] = min(best[grid[row]], exact[row])
     return exact
 
@@ -89,13 +103,14 @@ def _worth_timing(model: ModelSpec, cluster: Cluster, workload: Workload, x: Lay
 def exact_steps(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, rates: Rates) -> Array:
     """Return the seconds of a step of each layout with the bubble of its own timeline."""
     time = price_time(model, cluster, workload, x, rates, stages=stages_of(model, x, workload.global_batch))
-    return np.array([_exact_step(time, model, x, row) for row in range(len(x))])
+    bubbles = np.array([_bubble_s(time, model, x, row) for row in range(len(x))])
+    return np.asarray(time.step - time.bubble + bubbles)
 
 
-def _exact_step(time: StepTime, model: ModelSpec, x: Layouts, row: int) -> float:
+def _bubble_s(time: StepTime, model: ModelSpec, x: Layouts, row: int) -> float:
     if x.pp[row] < 2:
-        return float(time.step[row])
-    return float(time.step[row] - time.bubble[row]) + exact_bubble_s(time, model, x.one(row), row=row, most=OPERATIONS)
+        return float(time.bubble[row])
+    return exact_bubble_s(time, model, x.one(row), row=row, most=OPERATIONS, rounds=ROUNDS)
 
 
 def _simplest(x: Layouts, step: Array, group: Ints) -> Ints:
