@@ -20,6 +20,7 @@ from parlay.estimate.bubble import bubble_seconds
 from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost, layer_costs
 from parlay.estimate.dataparallel import DataParallel, data_parallel
 from parlay.estimate.local import LocalParameters, padded_vocabulary
+from parlay.estimate.offload import Copies, activation_copies
 from parlay.estimate.operators import ELEMENT, Pricer
 from parlay.estimate.placement import axis_strides
 from parlay.estimate.shard import Shard
@@ -55,6 +56,7 @@ class StepTime:
     weights: dict[str, Array]  # block name -> how many of it each stage runs, (layouts, stages)
     rerun: Array  # (layouts,) share of the slowest stage's layers that recompute
     rerun_by_stage: Array  # (layouts, stages)
+    host: Copies  # of activations to and from the host
     hops: Array  # (layouts,) transfers of fill and drain where the others run beside compute
     send_source: str
     lost_sends: Array  # of `sends`, what transfers and the compute beside them lose to each other
@@ -95,6 +97,8 @@ class StepTime:
         exposed.append(
             Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
         )
+        copies = (self.host.forward + self.host.backward)[rows, self.slowest] * m
+        exposed.append(Term("step.exposed.host", "activations to and from the host", copies, "s", source=self.host.source))
         exposed += list(self.data.terms)
         if self.beside is not None:
             lost = spent("lost_forward", "") + spent("lost_backward", "") + lost_sends * m + self.data.lost
@@ -123,6 +127,8 @@ class StepTime:
             for name, cost in self.blocks.items():
                 value = value + self.weights[name][rows, self.slowest] * cost.hidden[axis][self.shard.row_of]
             parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s"))
+        value = self.host.hidden[rows, self.slowest] * self.micro_batches
+        parts.append(Term("hidden.host", "activations to and from the host", value, "s"))
         parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s"))
         return total("hidden", "hidden communication", tuple(parts), unit="s")
 
@@ -157,6 +163,8 @@ def step_time(
         kept = (1.0 - rerun) * cost.recompute[shard.row_of][:, None] if name.startswith("layer:") else 0.0
         backward = backward + n * (cost.backward_s[shard.row_of][:, None] - kept)
         weight_grad = weight_grad + n * cost.weight[shard.row_of][:, None]
+    host = activation_copies(model, cluster, workload, layouts, stages, rates, forward, backward)
+    forward, backward = forward + host.forward, backward + host.backward
     send, lost_sends, hops, send_source = _sends(pricer, layouts, forward, backward)
     busy = np.where(stages.exists, forward + backward + send, 0.0)
     slowest = np.argmax(busy, axis=1)
@@ -166,7 +174,7 @@ def step_time(
     data = data_parallel(model, cluster, workload, layouts, stages, rates, local, forward, backward, m)
     step = m * busy[rows, slowest] + bubble + data.exposed + data.lost + data.optimizer.value
     return StepTime(
-        step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], rerun * np.ones_like(stages.share), hops, send_source,
+        step, forward, backward, send, slowest, m, bubble, data, shard, blocks, weights, rerun[rows, slowest], rerun * np.ones_like(stages.share), host, hops, send_source,
         lost_sends, rates.beside(),
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from parlay.errors import UsageError
 from parlay.layouts.vocabulary import (
     CP_KINDS,
     DEFAULT_ORDER,
+    ORDERS,
     RECOMPUTE,
     SCHEDULES,
     Axis,
@@ -59,6 +60,8 @@ class Layout(Spec):
     @field_validator("recompute", mode="before")
     @classmethod
     def _modules(cls, given: Any) -> Any:
+        if isinstance(given, str) and given and not re.search(r"[^,+\s]", given):
+            raise ValueError(f"'{given[:20]}' names no module; write none, full, or modules joined by +: {', '.join(RECOMPUTE)}")
         names = re.split(r"[,+\s]+", given) if isinstance(given, str) else list(given)
         names = ["core_attention" if n in ("selective", "core_attn") else n for n in names if n not in ("none", "")]
         for name in names:
@@ -67,6 +70,11 @@ class Layout(Spec):
         if "full" in names and len(set(names)) > 1:
             raise ValueError("recompute 'full' stands alone; it already recomputes every module")
         return tuple(sorted(set(names), key=RECOMPUTE.index))
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _named(cls, order: Any) -> Any:
+        return tuple(part.strip() for part in order.split("-")) if isinstance(order, str) else order
 
     @field_validator("order", mode="after")
     @classmethod
@@ -137,7 +145,7 @@ class Layouts:
     ep_overlap: NDArray[np.bool_]
     offload_optimizer: NDArray[np.float64]
     offload_activations: NDArray[np.float64]
-    order: tuple[Axis, ...] = DEFAULT_ORDER
+    order: Ints  # position in vocabulary.ORDERS
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -162,22 +170,22 @@ class Layouts:
 
     def take(self, index: Any) -> Layouts:
         """Return the rows of `index` (integers or a mask)."""
-        fields = {f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self) if f.name != "order"}
-        return Layouts(order=self.order, **fields)
+        return Layouts(**{f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self)})
 
     def one(self, row: int) -> Layout:
         """Return row `row` as a Layout."""
-        value = {f.name: getattr(self, f.name)[row].item() for f in dataclasses.fields(self) if f.name != "order"}
+        value = {f.name: getattr(self, f.name)[row].item() for f in dataclasses.fields(self)}
         value["cp_kind"] = CP_KINDS[value["cp_kind"]]
         value["schedule"] = SCHEDULES[value["schedule"]]
         value["recompute"] = recompute_modules(value["recompute"])
-        return Layout(order=self.order, **value)
+        value["order"] = ORDERS[value["order"]]
+        return Layout(**value)
 
     @classmethod
     def of(cls, layouts: Sequence[Layout] | Layout) -> Layouts:
-        """Return layouts as arrays, with what was left open filled in; all must share one axis order."""
+        """Return layouts as arrays, with what was left open filled in."""
         rows = [layouts] if isinstance(layouts, Layout) else list(layouts)
-        columns: dict[str, list[Any]] = {f.name: [] for f in dataclasses.fields(cls) if f.name != "order"}
+        columns: dict[str, list[Any]] = {f.name: [] for f in dataclasses.fields(cls)}
         for row in rows:
             value = row.model_dump()
             value["sp"] = row.tp > 1 if row.sp is None else row.sp
@@ -185,25 +193,25 @@ class Layouts:
             value["schedule"] = SCHEDULES.index(row.schedule or ("interleaved" if row.vpp > 1 else "1f1b"))
             value["shard"] = row.shard or row.dp * row.cp
             value["recompute"] = recompute_bits(row.recompute)
+            value["order"] = ORDERS.index(row.order)
             for name, column in columns.items():
                 column.append(value[name])
-        return cls(order=rows[0].order, **{name: np.asarray(column) for name, column in columns.items()})
+        return cls(**{name: np.asarray(column) for name, column in columns.items()})
 
     @classmethod
-    def grid(cls, *, order: tuple[Axis, ...] = DEFAULT_ORDER, **columns: Any) -> Layouts:
+    def grid(cls, **columns: Any) -> Layouts:
         """Return layouts from broadcastable columns; what is not given takes Layout's default."""
         given = {name: np.atleast_1d(np.asarray(column)) for name, column in columns.items()}
         shape = np.broadcast_shapes(*(c.shape for c in given.values()))
         base = cls.of(Layout())
         out = {}
         for field in dataclasses.fields(cls):
-            if field.name != "order":
-                default = getattr(base, field.name)
-                out[field.name] = np.broadcast_to(given.get(field.name, default), shape).astype(default.dtype).ravel()
+            default = getattr(base, field.name)
+            out[field.name] = np.broadcast_to(given.get(field.name, default), shape).astype(default.dtype).ravel()
         if "sp" not in given:
             out["sp"] = out["tp"] > 1
         if "shard" not in given:
             out["shard"] = out["dp"] * out["cp"]
         if "schedule" not in given:
             out["schedule"] = np.where(out["vpp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
-        return cls(order=order, **out)
+        return cls(**out)

@@ -1,7 +1,7 @@
 """Statistics against small tables computed by hand."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from parlay.validation.statistics import errors_of, naive_seconds, regret, spearman
@@ -50,5 +50,6 @@ def test_a_perfect_prediction_has_no_regret_and_rank_one(times):
 @given(TIMES, st.floats(0.5, 2))
 def test_ranks_do_not_see_a_common_factor(times, factor):
     shifted = [t * factor for t in times]
+    assume(len(set(shifted)) == len(set(times)))  # two times a rounding apart may become one
     assert spearman(times, shifted) == pytest.approx(1)
     assert errors_of("x", [s / t - 1 for s, t in zip(shifted, times, strict=True)]).mean == pytest.approx(abs(factor - 1))
