@@ -10,13 +10,28 @@ import time
 import numpy as np
 import pytest
 
+from parlay.estimate.estimate import price_time
+from parlay.estimate.stages import stages_of
+from parlay.estimate.timeline import exact_bubble_s
 from parlay.formulas import in_flight as flight
 from parlay.formulas import pipeline
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.rules import check
+from parlay.layouts.split import V_SHAPED
+from parlay.layouts.vocabulary import SCHEDULES
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.rates.choose import rates_for
 from parlay.schedules import Costs, build, simulate
 from parlay.schedules.memory import held
 from parlay.schedules.plan import plan_split, units_of
+from parlay.search.balance import lighter_last
+from parlay.search.shortlist import OPERATIONS, ROUNDS
 
 LAYOUTS = 1_000_000
+CLUSTER = load_cluster("hgx-h800")
+MODELS = [load_model(n) for n in ("deepseek-v3", "llama-3.1-70b", "llama-3.1-8b", "gemma-3-27b", "mixtral-8x7b")]
 
 
 def plain_loop_s(n):
@@ -77,3 +92,47 @@ def test_plan_of_126_layers(benchmark):
     """Dynamic programming and a few timelines."""
     units = units_of(126, embedding=(1, 2, 1), loss=(1, 2, 1))
     assert benchmark(plan_split, units, "1f1b", 16, 64).layers == [7] + [8] * 14 + [7]
+
+
+def layouts_by_schedule(model, count=400, seed=1):
+    """Random layouts of each schedule that its rules allow, with the batch each runs at."""
+    rng = np.random.default_rng(seed)
+    chunks = {"interleaved": (2, 3, 4, 6), "bfs": (2, 4), "zb-v": (2,), "dualpipev": (2,)}
+    for _ in range(count):
+        name = str(rng.choice(SCHEDULES))
+        pp, vpp = int(rng.choice((2, 4, 8, 16))), int(rng.choice(chunks.get(name, (1,))))
+        batch = pp * int(rng.choice((2, 4, 8, 16)))
+        lighter = lighter_last(model, 4096, pp) if name not in V_SHAPED else 0
+        last = int(rng.choice((0, lighter if lighter >= vpp else 0)))
+        layout = Layout(pp=pp, vpp=vpp, schedule=name, last_layers=last)
+        workload = Workload(global_batch=batch)
+        if all(v.rule == "framework" for v in check(layout, model, CLUSTER, workload)):
+            yield layout, workload
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_closed_forms_against_timelines(benchmark, schedule):
+    """How far the step by the closed form, which shortlists, lies from the step by the whole timeline, which ranks."""
+    rates = rates_for(CLUSTER)
+
+    def measure():
+        apart, error = [], []
+        for model in MODELS:
+            for layout, workload in layouts_by_schedule(model):
+                if layout.schedule != schedule:
+                    continue
+                rows = Layouts.of(layout)
+                time = price_time(model, CLUSTER, workload, rows, rates, stages=stages_of(model, rows, workload.global_batch))
+                busy = float(time.step[0] - time.bubble[0])
+                whole, short = (
+                    busy + exact_bubble_s(time, model, layout, **cut)
+                    for cut in ({"most": 10**9}, {"most": OPERATIONS, "rounds": ROUNDS})
+                )
+                apart.append(whole / float(time.step[0]) - 1)
+                error.append(abs(short / whole - 1))
+        return np.array(apart), max(error)
+
+    apart, cut = benchmark.pedantic(measure, rounds=1)
+    low, middle, high = np.percentile(apart, (0, 50, 100))
+    benchmark.extra_info |= {"layouts": len(apart), "least": low, "median": middle, "most": high, "cut_short_error": cut}
+    assert cut < 5e-3

@@ -34,6 +34,12 @@ Headroom = Annotated[float, typer.Option("--headroom", metavar="GIB", help="Devi
 MinMicroBatches = Annotated[
     int, typer.Option("--min-micro-batches", metavar="N", min=1, help="At least this many micro-batches a step.")
 ]
+Wide = Annotated[
+    bool,
+    typer.Option(
+        "--wide", help="Search the whole joint space that the framework can run, not just what is mostly tuned. Slower."
+    ),
+]
 Pareto = Annotated[bool, typer.Option("--pareto", help="Add the layouts that trade speed for memory best.")]
 Sensitivity = Annotated[
     bool, typer.Option("--sensitivity", help="Add what would help each layout most, and what faster hardware would bring.")
@@ -54,15 +60,25 @@ def constraints(
     return Constraints(tuple(bounds), headroom * GIB, micro_batches)
 
 
-def space_of(q: Question, fix: list[str] | None, asked: Constraints) -> Space:
-    """Return the axes that the framework's users tune, within what the options and the run file fix and ask."""
-    from parlay.search.plan import default_space
-    from parlay.search.space import fixed
+def space_of(q: Question, fix: list[str] | None, asked: Constraints, *, wide: bool = False) -> Space:
+    """Return what the framework's users tune, or all it can run, within what the options and the run file fix and ask."""
+    from parlay.layouts.rules_stages import RUNS
+    from parlay.search.fixing import fixed
+    from parlay.search.spaces import default_space, wide_space
 
     limit = q.cluster.device.memory.allocatable.value
     if asked.headroom_bytes >= limit:
         raise UsageError(f"{asked.headroom_bytes / GIB:g} GiB is all of the {limit / GIB:.1f} GiB of a GPU", where="--headroom")
-    return fixed(default_space(q.workload).open(asked), fix or [], q.layout)
+    space = fixed((wide_space if wide else default_space)(q.workload).open(asked), fix or [], q.layout)
+    framework = q.workload.framework
+    if not set(space.schedule) & set(RUNS[framework]):
+        others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in RUNS.items() if name != framework)
+        raise UsageError(
+            f"{framework} does not offer the pipeline schedule {' or '.join(space.schedule)}",
+            where=f"--fix schedule={','.join(space.schedule)}",
+            hint=f"schedule may be {', '.join(RUNS[framework])} ({others})",
+        )
+    return space
 
 
 def nothing_left(q: Question, space: Space) -> UsageError:

@@ -28,6 +28,7 @@ def plan(
     tokens: flags.Tokens = None,
     gpu_hour_usd: flags.Price = None,
     top: Annotated[int, typer.Option("--top", min=1, max=100, help="How many layouts to show.")] = 5,
+    wide: asked.Wide = False,
     fix: asked.Fix = None,
     most: asked.Most = None,
     least: asked.Least = None,
@@ -45,6 +46,10 @@ def plan(
     Prices every layout that the rules allow, memory first, and ranks what fits by time. Exit 1 if nothing fits. Of a framework's
     configuration (--from) it takes model and training, not the layout.
 
+    Searched are tp, cp, pp, dp, ep, virtual stages, micro-batches, lighter last stages, recompute and overlap. --wide adds etp, ZeRO stages,
+    HSDP shards, kinds of context parallelism, schedules, recompute by module and on N layers, offload and the axis order. --fix sets
+    any of them: sp=off, schedule=zb-v,dualpipev, shard=node,all, recompute_layers=any, order=tp-cp-pp-dp.
+
     Example: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --global-batch 512
     """
     flags.need_model(model, source, "plan")
@@ -57,7 +62,7 @@ def plan(
     say_notes(q)
     flags.note_price(gpu_hour_usd, q.workload.total_tokens)
 
-    space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches))
+    space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches), wide=wide)
     from parlay.cli.rates import rates_of
 
     found = asked.search(q, space, top, explain=sensitivity, rates=rates_of(rates, q.cluster))

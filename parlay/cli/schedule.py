@@ -121,6 +121,11 @@ def _slow(text: str, stages: int) -> tuple[int, float]:
         raise UsageError(f"'{text[:40]}' is not STAGE=FACTOR", where="--slow", hint="write it like 2=1.1") from None
     if not 0 <= found[0] < stages:
         raise UsageError(f"there is no stage {found[0]}, only 0 to {stages - 1}", where="--slow")
+    if not 0 < found[1] < float("inf"):
+        hint = "above 1 is slower, 1.1 takes a tenth longer; below 1 is faster"
+        raise UsageError(
+            f"a factor must be above 0 and finite, got {text.partition('=')[2][:20]}", where=f"--slow {text[:40]}", hint=hint
+        )
     return found
 
 

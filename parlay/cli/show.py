@@ -241,7 +241,12 @@ def _rates(links: Iterable[str]) -> list[tuple[str, float]]:
 
     user = user_catalog_directory()
     return [
-        (name, parse_quantity(name, "bytes/s", where="--link") if name[:1].isdigit() else load_link(name, user).bytes_per_s.value)
+        (
+            name,
+            parse_quantity(name, "bytes/s", where="--link")
+            if name.lstrip("+-.")[:1].isdigit()
+            else load_link(name, user).bytes_per_s.value,
+        )
         for name in links
     ]
 

@@ -14,7 +14,7 @@ from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Pipes, codes
-from parlay.estimate.placement import data_groups
+from parlay.estimate.placement import data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, weakest
@@ -82,14 +82,15 @@ def data_parallel(
         Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=sources[0]),
         Term("step.exposed.dp_copies", "shard copies", copies, "s", source=copy_source),
     )
-    own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, codes(layouts.offload_optimizer)])
+    own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
     local = pipes.local(pipes.row_of[own])
     optimizer = _optimizer(workload, settings, layouts.take(own), stages.take(own), rates, local)
     return DataParallel(reduce + gather + copies, hidden, lost, terms, spread(optimizer, own, owned_as))
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
-_MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "zero", "shard", "first_layers", "last_layers", "schedule")
+_MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "zero", "shard", "first_layers", "last_layers", "schedule",
+          "order")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,31 +223,31 @@ def _zero3(
 
 def _layer_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
     """Return the seconds of gathering one layer's weights and of scattering its gradients, by layout and stage."""
-    shard = movers.layouts.shard.astype(np.float64)
-    dense, expert, local, layers = movers.dense, movers.expert, movers.local, movers.layers
-    inner = Group(np.minimum(dense.size, shard), np.minimum(dense.local, shard))
-    wide = Group(inner.size[:, None], inner.local[:, None])
-    experts = Group(expert.size[:, None], expert.local[:, None])
-    per_layer, per_expert = local.dense / layers, local.expert / layers
-    gather = (
-        rates.collective("all_gather", WEIGHT_BYTES * per_layer, wide).seconds
-        + rates.collective("all_gather", WEIGHT_BYTES * per_expert, experts).seconds
+    gather, scatter, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
+    kinds = zip(
+        (movers.local.expert, movers.local.dense), (movers.expert, movers.dense), shards_of(movers.layouts)[::-1], strict=True
     )
-    reduced = rates.collective("reduce_scatter", settings.reduce_bytes * per_layer, wide)
-    scatter = reduced.seconds + rates.collective("reduce_scatter", settings.reduce_bytes * per_expert, experts).seconds
-    replicas = Group((dense.size / inner.size)[:, None], np.ones((len(shard), 1)))
-    again = rates.collective("all_reduce", settings.reduce_bytes * per_layer / inner.size[:, None], replicas).seconds
-    scatter = scatter + np.where(replicas.size > 1, again, 0.0)
-    return movers.all_of(gather), movers.all_of(scatter), reduced.source
+    for parameters, group, shards in kinds:
+        # HSDP: the innermost ranks share one copy; its gradients are then reduced over the copies.
+        size, local = group.size[:, None], group.local[:, None]
+        inner = Group(np.minimum(size, shards), np.minimum(local, shards))
+        each = parameters / movers.layers
+        gather = gather + rates.collective("all_gather", WEIGHT_BYTES * each, inner).seconds
+        reduced = rates.collective("reduce_scatter", settings.reduce_bytes * each, inner)
+        copies = Group(size / inner.size, np.maximum(local / inner.local, 1.0))
+        again = rates.collective("all_reduce", settings.reduce_bytes * each / inner.size, copies).seconds
+        scatter = scatter + reduced.seconds + np.where(copies.size > 1, again, 0.0)
+        source = reduced.source
+    return movers.all_of(gather), movers.all_of(scatter), source
 
 
 def _optimizer(
     workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters
 ) -> Term:
     """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
-    shards = np.where(layouts.zero >= 1, layouts.dp * layouts.cp, 1).astype(np.float64)[:, None]
-    expert_shards = np.where(layouts.zero >= 1, layouts.edp, 1).astype(np.float64)[:, None]
-    owned = local.dense / shards + local.expert / expert_shards
+    split = (layouts.zero >= 1)[:, None]
+    dense, expert = shards_of(layouts)
+    owned = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
     on_device = owned * (1.0 - layouts.offload_optimizer[:, None])
     touched = on_device * settings.optimizer_traffic_bytes
     stream = rates.stream(touched, "optimizer")

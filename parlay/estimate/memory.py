@@ -175,7 +175,7 @@ def memory(
 def _moment_columns(settings: Settings, layouts: Layouts, pipes: Pipes) -> list[NDArray[np.int64]]:
     """Return what the moments of a step depend on: the pipe, and of ZeRO what it gathers or what the optimizer's step holds."""
     sharded = layouts.zero >= 3
-    columns = [pipes.row_of, sharded.astype(np.int64), np.where(sharded, layouts.shard, 0), codes(layouts.offload_activations)]
+    columns = [pipes.row_of, sharded.astype(np.int64), np.where(sharded, layouts.shard, 0)]
     if settings.step_bytes or settings.framework == "deepspeed":
         columns += [layouts.zero, layouts.shard, codes(layouts.offload_optimizer)]
     return columns

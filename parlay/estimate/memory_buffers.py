@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings, capability_of
-from parlay.estimate.memory_static import shards_of
 from parlay.estimate.memory_tables import Tables
+from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import activations as act

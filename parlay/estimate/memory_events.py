@@ -76,8 +76,8 @@ def peak(
     s = tables.shard
     piped = (layouts.pp > 1)[:, None]
     stream = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
-    kept = per_micro_batch * _in_flight(workload, layouts, stages)
-    kept = _on_device(kept, per_micro_batch, layouts, stages)
+    kept = per_micro_batch * in_flight_of(workload, layouts, stages)
+    kept = kept - on_host(kept, per_micro_batch, layouts, stages)
     table_gradient = 2.0 * tables.row(tables.vocab / s.tp) * model.hidden
     linear_cached, _, head_cached = settings.caches
     transient = 0.0 if linear_cached else 2.0 * tables.look(tables.largest_matrix)
@@ -119,7 +119,7 @@ def peak(
     return Peak(event, left + largest, explain)
 
 
-def _in_flight(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
+def in_flight_of(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
     """Return micro-batches in flight.
 
     Overlapping expert all-to-all warms up with one more forward pass (schedules.py:966-970), but then runs a forward and a
@@ -156,13 +156,13 @@ def _largest(moments: tuple[Array, ...]) -> tuple[NDArray[np.int64], Array]:
     return event, best
 
 
-def _on_device(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: Stages) -> Array:
-    """Return what stays on the device of kept activations, if a share goes to the host: two layers are always on their way."""
+def on_host(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: Stages) -> Array:
+    """Return the bytes of kept activations that wait on the host, if a share goes there: two layers are always on their way."""
     if not np.any(layouts.offload_activations):
-        return kept
+        return np.zeros((1, 1))
     share = layouts.offload_activations[:, None]
     moving = 2.0 * per_micro_batch / np.maximum(stages.layer_total, 1.0)
-    return kept - share * np.maximum(kept - moving, 0.0)
+    return np.asarray(share * np.maximum(kept - moving, 0.0))
 
 
 def _output_layer(

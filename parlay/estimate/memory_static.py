@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.memory_tables import Tables
+from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import optimizer_state as state
@@ -28,14 +29,6 @@ class Static:
     term: Term
     step: Array
     left: Array
-
-
-def shards_of(layouts: Layouts) -> tuple[Array, Array]:
-    """Return the ranks that share one copy of dense and of expert state, as columns; ZeRO-3 may shard over fewer (HSDP)."""
-    ranks = (layouts.dp * layouts.cp).astype(np.float64)
-    inner = np.minimum(layouts.shard, ranks)
-    experts = np.maximum(layouts.edp * inner / ranks, 1.0)
-    return inner[:, None], experts[:, None]
 
 
 def _copies_of_a_stage(layouts: Layouts) -> Array:

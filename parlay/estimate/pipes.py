@@ -1,6 +1,6 @@
 """Layouts that agree in everything a stage computes and keeps for its micro-batches, as the distinct ones among many.
 
-ZeRO, its shards and what goes to the host multiply the layouts of a search by eight and more, but change only state, and what
+ZeRO, its shards and an optimizer on the host multiply the layouts of a search by eight and more, but change only state, and what
 moves once a step: whatever else a stage takes is priced once a pipe, and gathered from there.
 """
 
@@ -22,7 +22,7 @@ from parlay.models.spec import ModelSpec
 Ints = NDArray[np.int64]
 
 # What decides which parameters a rank holds and over which groups they move.
-_MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "first_layers", "last_layers", "schedule")
+_MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "first_layers", "last_layers", "schedule", "order")
 # What decides the work of a micro-batch beside these.
 _WORK = ("sp", "cp_kind", "ulysses", "micro_batch", "recompute", "recompute_layers", "tp_overlap", "ep_overlap")
 
@@ -56,7 +56,8 @@ class Pipes:
     @classmethod
     def of(cls, model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages) -> Pipes:
         """Return the pipes of `layouts`, whose stages are `stages`."""
-        first, row_of = agreeing(layouts, len(layouts), (*_MOVES, *_WORK))
+        # Activations on the host take time where a pass is too short to hide their copies.
+        first, row_of = agreeing(layouts, len(layouts), (*_MOVES, *_WORK), codes(layouts.offload_activations))
         few, held = layouts.take(first), stages.take(first)
         one, moves = agreeing(few, len(few), _MOVES)
         moving = local_parameters(model, workload, few.take(one), held.take(one))

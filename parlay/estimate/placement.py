@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.layouts.layout import Layouts
-from parlay.layouts.vocabulary import Axis
+from parlay.layouts.vocabulary import DEFAULT_ORDER, ORDERS, Axis
 from parlay.rates.interface import Group
 
 Array = NDArray[np.float64]
@@ -14,9 +14,17 @@ Array = NDArray[np.float64]
 
 def axis_strides(layouts: Layouts) -> dict[Axis, Array]:
     """Return, for each axis, how many GPUs apart its neighbouring ranks sit: the product of the axes inside it."""
+    strides = _strides(layouts, DEFAULT_ORDER)
+    for code in np.unique(layouts.order[layouts.order > 0]):
+        other, mine = _strides(layouts, ORDERS[code]), layouts.order == code
+        strides = {axis: np.where(mine, other[axis], apart) for axis, apart in strides.items()}
+    return strides
+
+
+def _strides(layouts: Layouts, order: tuple[Axis, ...]) -> dict[Axis, Array]:
     strides: dict[Axis, Array] = {}
     inside = np.ones(len(layouts), dtype=np.float64)
-    for axis in layouts.order:
+    for axis in order:
         strides[axis] = inside
         inside = inside * getattr(layouts, axis)
     return strides
@@ -31,10 +39,21 @@ def data_groups(layouts: Layouts, domain: float) -> tuple[Group, Group]:
     """Return the groups that reduce dense gradients (cp x dp) and expert gradients (edp).
 
     cp ranks hold the same weights, so dense gradients reduce over both axes. Experts of one etp x ep grid are
-    distinct; their copies lie etp x ep GPUs apart inside a pipeline stage.
+    distinct; their copies lie etp x ep GPUs apart inside a pipeline stage, and its stages in between where the axis
+    order puts pp inside dp.
     """
     cp, dp = axis_group(layouts, "cp", domain), axis_group(layouts, "dp", domain)
     local = np.minimum(cp.local * dp.local, domain)
     dense = Group(cp.size * dp.size, np.maximum(local, 1.0))
-    stride = (layouts.etp * layouts.ep).astype(np.float64)
+    strides = axis_strides(layouts)
+    between = np.where(strides["pp"] < strides["dp"], layouts.pp, 1)
+    stride = (layouts.etp * layouts.ep * between).astype(np.float64)
     return dense, Group.of(layouts.edp.astype(np.float64), stride, domain)
+
+
+def shards_of(layouts: Layouts) -> tuple[Array, Array]:
+    """Return the ranks that share one copy of dense and of expert state, as columns; ZeRO-3 may shard over fewer (HSDP)."""
+    ranks = (layouts.dp * layouts.cp).astype(np.float64)
+    inner = np.minimum(layouts.shard, ranks)
+    experts = np.maximum(layouts.edp * inner / ranks, 1.0)
+    return inner[:, None], experts[:, None]

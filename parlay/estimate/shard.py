@@ -135,15 +135,17 @@ def _bits(modules: frozenset[str]) -> int:
     return sum(1 << RECOMPUTE.index(m) for m in {*modules, "full"})
 
 
-def agreeing(rows: Any, count: int, names: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return `distinct` of `count` rows as far as the named attributes go."""
-    return distinct([getattr(rows, name).astype(np.int64) for name in (names if count > 1 else names[:1])])
+def agreeing(
+    rows: Any, count: int, names: Sequence[str], *more: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return `distinct` of `count` rows as far as the named attributes and the columns `more` go."""
+    return distinct([*(getattr(rows, name).astype(np.int64) for name in (names if count > 1 else names[:1])), *more])
 
 
-def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def distinct(columns: list[NDArray[np.int64]], *, ordered: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (index of the first of each distinct row, row number of every row) of equally long integer columns.
 
-    Distinct rows are in no particular order, but as they came where all are distinct.
+    Distinct rows are as they came where all are distinct, unless they are to be `ordered` by the columns, the first above all.
     """
     packed = np.zeros(len(columns[0]), dtype=np.int64)
     if len(packed) < 2:
@@ -160,7 +162,7 @@ def distinct(columns: list[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArr
         packed = packed * span + (column - low)
         largest = largest * span + span - 1
     _, first, row_of = np.unique(packed, return_index=True, return_inverse=True)
-    if len(first) == len(packed):
+    if len(first) == len(packed) and not ordered:
         row_of = np.arange(len(packed))
         return row_of, row_of
     return first, row_of

@@ -21,6 +21,7 @@ from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost,
 from parlay.estimate.dataparallel import DataParallel, data_parallel
 from parlay.estimate.kept import Kept
 from parlay.estimate.local import padded_vocabulary
+from parlay.estimate.offload import Copies, activation_copies
 from parlay.estimate.operators import ELEMENT, Pricer
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.placement import axis_strides
@@ -47,6 +48,7 @@ class PipeTime:
     backward: Array
     sends: Array  # what pipeline transfers add
     lost_sends: Array  # of that, what transfers and the compute beside them lose to each other
+    host: Copies  # of activations to and from the host
     weights: dict[str, Array]  # block name -> how many of it each stage runs
     rerun: Array  # share of the stage's layers that recompute
 
@@ -82,6 +84,11 @@ class StepTime:
     def sends(self) -> Array:
         """Seconds that a micro-batch's pipeline transfers add, (layouts, stages)."""
         return self.by_pipe.sends[self.pipes.row_of]
+
+    @property
+    def host(self) -> Copies:
+        """Copies of a micro-batch's activations to and from the host, (layouts, stages)."""
+        return self.by_pipe.host.take(self.pipes.row_of)
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -123,6 +130,9 @@ class StepTime:
         exposed.append(
             Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
         )
+        host = self.by_pipe.host
+        copies = (host.forward + host.backward)[rows, self.slowest] * m
+        exposed.append(Term("step.exposed.host", "activations to and from the host", copies, "s", source=host.source))
         exposed += list(self.data.terms)
         if self.beside is not None:
             lost = spent("lost_forward", "") + spent("lost_backward", "") + lost_sends * m + self.data.lost
@@ -151,6 +161,8 @@ class StepTime:
             for name, cost in self.blocks.items():
                 value = value + self.by_pipe.weights[name][rows, self.slowest] * cost.hidden[axis][block_row]
             parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s"))
+        value = self.by_pipe.host.hidden[rows, self.slowest] * self.micro_batches
+        parts.append(Term("hidden.host", "activations to and from the host", value, "s"))
         parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s"))
         return total("hidden", "hidden communication", tuple(parts), unit="s")
 
@@ -161,7 +173,7 @@ def step_time(
     """Return the time of one step of every layout; `pipes` are those of the layouts."""
     pricer = Pricer(rates, workload, pipes.shard, model, traits_of(workload, cluster.device))
     blocks = _BLOCKS.of_rows((model, workload, cluster, rates), pipes.shard, lambda: _blocks(pricer))
-    one, send_source, hops, weight_grad = _micro_batch(pricer, blocks, pipes)
+    one, send_source, hops, weight_grad = _micro_batch(pricer, cluster, blocks, pipes)
     busy = np.where(pipes.stages.exists, one.forward + one.backward + one.sends, 0.0)
     slowest = np.argmax(busy, axis=1)
     rows = np.arange(len(slowest))
@@ -176,7 +188,7 @@ def step_time(
     )  # fmt: skip
 
 
-def _micro_batch(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, str, Array, Array]:
+def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, str, Array, Array]:
     """Return the time of one micro-batch, where that of its transfers comes from, their fill and drain, and weight gradients."""
     model, stages, row_of = p.model, pipes.stages, pipes.shard.row_of
     weights: dict[str, Array] = {f"layer:{k}": n * stages.share for k, n in stages.layers.items()}
@@ -194,8 +206,10 @@ def _micro_batch(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> tuple[Pipe
         kept = (1.0 - rerun) * cost.recompute[row_of][:, None] if name.startswith("layer:") else 0.0
         backward = backward + n * (cost.backward_s[row_of][:, None] - kept)
         weight_grad = weight_grad + n * cost.weight[row_of][:, None]
+    host = activation_copies(model, cluster, p.workload, pipes, p.rates, forward, backward)
+    forward, backward = forward + host.forward, backward + host.backward
     send, lost, hops, source = _sends(p, pipes.layouts, forward, backward)
-    one = PipeTime(forward, backward, send, lost, weights, rerun * np.ones_like(stages.share))
+    one = PipeTime(forward, backward, send, lost, host, weights, rerun * np.ones_like(stages.share))
     return one, source, hops, weight_grad
 
 

@@ -23,8 +23,8 @@ from parlay.schedules.timeline import simulate
 
 Array = NDArray[np.float64]
 
-MOST_OPERATIONS = 100_000  # a longer step is timed up to here; after that each micro-batch takes the slowest stage's time
-STEADY = 4  # rounds of p micro-batches after which a pipeline runs at the pace of its slowest stage
+MOST_OPERATIONS = 100_000  # a longer step is timed up to here; after that every round takes as long as the last one timed
+STEADY = 4  # rounds of p micro-batches after which every round takes as long as the one before
 
 
 def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
@@ -32,23 +32,35 @@ def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
 
     `time` holds one layout that keeps the rules, with every stage listed.
     """
-    name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
     if layout.pp < 2:
         return time
-    m = int(time.micro_batches[0])
-    busy = float((time.forward + time.backward + time.sends)[0, time.slowest[0]])
-    chunks = chunk_count(layout.pp, layout.vpp, name)
-    per_micro_batch = 2 * chunks
-    shown = m
-    if m * per_micro_batch > MOST_OPERATIONS:
-        rounds = max(STEADY, MOST_OPERATIONS // (per_micro_batch * layout.pp))
-        shown = min(m, rounds * layout.pp + m % layout.pp)
-    schedule = _built(name, layout.pp, shown, 1 if name in V_SHAPED else layout.vpp)  # these have two by definition
-    costs = _chunk_costs(time, model, layout, schedule)
-    each_way = float(time.hops[0]) / (2 * (layout.pp - 1))
-    exact = simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s + (m - shown) * busy
-    bubble = np.array([max(exact - m * busy, 0.0)])
+    bubble = np.array([exact_bubble_s(time, model, layout)])
     return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble)
+
+
+def exact_bubble_s(
+    time: StepTime, model: ModelSpec, layout: Layout, *, row: int = 0, most: int = MOST_OPERATIONS, rounds: int = STEADY
+) -> float:
+    """Return the seconds a step of `layout`, row `row` of `time`, waits beyond its slowest stage's work.
+
+    Up to about `most` operations are timed, at least `rounds` (3 or more) of p micro-batches. Every stage is listed in `time`.
+    """
+    name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
+    m, pp = int(time.micro_batches[row]), layout.pp
+    one, at = time.by_pipe, (time.pipes.row_of[row], time.slowest[row])
+    busy = float(one.forward[at] + one.backward[at] + one.sends[at])
+    of_round = 2 * chunk_count(pp, layout.vpp, name) * pp
+    shown = min(m, max(rounds, most // of_round) * pp + m % pp) if m * of_round > most * pp else m
+    virtual = 1 if name in V_SHAPED else layout.vpp  # these have two by definition
+    each_way = float(time.hops[row]) / (2 * (pp - 1))
+    costs: tuple[Array, Array, Array] | None = None
+    ends = []
+    for count in (shown, shown - pp) if shown < m else (shown,):
+        schedule = _built(name, pp, count, virtual)
+        costs = costs or _chunk_costs(time, model, layout, schedule, row)
+        ends.append(simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s)
+    pace = max((ends[0] - ends[-1]) / pp, busy)
+    return max(ends[0] + (m - shown) * pace - m * busy, 0.0)
 
 
 @lru_cache(maxsize=8)
@@ -57,20 +69,23 @@ def _built(name: str, stages: int, micro_batches: int, virtual: int) -> Schedule
     return build(name, stages, micro_batches, virtual=virtual)
 
 
-def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, schedule: Schedule) -> tuple[Array, Array, Array]:
+def _chunk_costs(
+    time: StepTime, model: ModelSpec, layout: Layout, schedule: Schedule, row: int = 0
+) -> tuple[Array, Array, Array]:
     """Return forward, whole backward and weight-gradient seconds of every chunk, in model order."""
     chunks, stage_of = schedule.chunks, schedule.device[0]  # DualPipe holds each chunk a second time, at the other end
     virtual = chunks // layout.pp
+    one, pipe = time.by_pipe, time.pipes.row_of[row]
     sizes = chunk_sizes(model.layer_count, layout.pp, virtual, layout.first_layers, layout.last_layers, 1 + model.mtp_layers)
     names, edges = model.layer_names(), np.concatenate([[0], np.cumsum(sizes)])
     forward, backward, weight = np.zeros(chunks), np.zeros(chunks), np.zeros(chunks)
 
     def add(chunk: int, block: str, count: float) -> None:
-        cost, row = time.blocks[block], time.pipes.shard.row_of[0]
-        rerun = float(time.by_pipe.rerun[0, stage_of[chunk]]) if block.startswith("layer:") else 1.0
-        forward[chunk] += count * cost.forward_s[row]
-        backward[chunk] += count * (cost.backward_s[row] - (1.0 - rerun) * cost.recompute[row])
-        weight[chunk] += count * cost.weight[row]
+        cost, of = time.blocks[block], time.pipes.shard.row_of[pipe]
+        rerun = float(one.rerun[pipe, stage_of[chunk]]) if block.startswith("layer:") else 1.0
+        forward[chunk] += count * cost.forward_s[of]
+        backward[chunk] += count * (cost.backward_s[of] - (1.0 - rerun) * cost.recompute[of])
+        weight[chunk] += count * cost.weight[of]
 
     for chunk in range(chunks):
         held = names[edges[chunk] : edges[chunk + 1]]
@@ -82,5 +97,7 @@ def _chunk_costs(time: StepTime, model: ModelSpec, layout: Layout, schedule: Sch
     add(chunks - 1, "head", 1 + model.mtp_layers)
     if model.mtp_layers and model.mtp_kind:
         add(chunks - 1, f"layer:{model.mtp_kind}", model.mtp_layers)
-    sends = time.sends[0, stage_of] / (2 * virtual)
-    return forward + sends, backward + sends, np.minimum(weight, backward + sends)
+    sends = one.sends[pipe, stage_of] / (2 * virtual)
+    forward += sends + one.host.forward[pipe, stage_of] / virtual
+    backward += sends + one.host.backward[pipe, stage_of] / virtual
+    return forward, backward, np.minimum(weight, backward)

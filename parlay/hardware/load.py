@@ -255,6 +255,13 @@ def find_any(name: str, user_directory: Path | None = None) -> Cluster | Device 
     """Return the cluster, device or link of that name, looked for in this order; a file is read as a cluster."""
     if is_path(name):
         return load_cluster(name, user_directory)
+    if name.lower().endswith((".json", ".yaml", ".yml")):
+        raise UsageError(
+            "clusters, devices and links are read from TOML files alone"
+            + ("" if Path(name).exists() else ", and there is no such file"),
+            where=name,
+            hint='give a name of `parlay hardware list`, or a .toml that starts from one with extends = "dgx-h100"',
+        )
     wanted, known = fold(name), list[str]()
     for entries in (list_clusters(user_directory), list_devices(user_directory), list_links(user_directory)):
         known += [n for s in entries for n in s.names]

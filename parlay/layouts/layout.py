@@ -17,6 +17,7 @@ from parlay.errors import UsageError
 from parlay.layouts.vocabulary import (
     CP_KINDS,
     DEFAULT_ORDER,
+    ORDERS,
     RECOMPUTE,
     SCHEDULES,
     Axis,
@@ -61,6 +62,8 @@ class Layout(Spec):
     @field_validator("recompute", mode="before")
     @classmethod
     def _modules(cls, given: Any) -> Any:
+        if isinstance(given, str) and given and not re.search(r"[^,+\s]", given):
+            raise ValueError(f"'{given[:20]}' names no module; write none, full, or modules joined by +: {', '.join(RECOMPUTE)}")
         names = re.split(r"[,+\s]+", given) if isinstance(given, str) else list(given)
         names = ["core_attention" if n in ("selective", "core_attn") else n for n in names if n not in ("none", "")]
         for name in names:
@@ -69,6 +72,11 @@ class Layout(Spec):
         if "full" in names and len(set(names)) > 1:
             raise ValueError("recompute 'full' stands alone; it already recomputes every module")
         return tuple(sorted(set(names), key=RECOMPUTE.index))
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def _named(cls, order: Any) -> Any:
+        return tuple(part.strip() for part in order.split("-")) if isinstance(order, str) else order
 
     @field_validator("order", mode="after")
     @classmethod
@@ -115,7 +123,7 @@ def parse_layout(text: str, *, where: str = "layout") -> Layout:
 
 def takes_all(index: Any, count: int) -> bool:
     """Return whether `index` takes all of `count` rows as they stand."""
-    if len(index) != count or index.dtype == bool:
+    if isinstance(index, slice) or len(index) != count or index.dtype == bool:
         return False
     return int(index[0]) == 0 if count == 1 else bool((index == np.arange(count)).all())
 
@@ -146,7 +154,7 @@ class Layouts:
     ep_overlap: NDArray[np.bool_]
     offload_optimizer: NDArray[np.float64]
     offload_activations: NDArray[np.float64]
-    order: tuple[Axis, ...] = DEFAULT_ORDER
+    order: Ints  # position in vocabulary.ORDERS
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -173,30 +181,29 @@ class Layouts:
         """Return the rows of `index` (integers or a mask)."""
         if takes_all(index, len(self)):
             return self
-        fields = {f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self) if f.name != "order"}
-        return Layouts(order=self.order, **fields)
+        return Layouts(**{f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self)})
 
     def one(self, row: int) -> Layout:
         """Return row `row` as a Layout."""
-        value = {f.name: getattr(self, f.name)[row].item() for f in dataclasses.fields(self) if f.name != "order"}
+        value = {f.name: getattr(self, f.name)[row].item() for f in dataclasses.fields(self)}
         value["cp_kind"] = CP_KINDS[value["cp_kind"]]
         value["schedule"] = SCHEDULES[value["schedule"]]
         value["recompute"] = recompute_modules(value["recompute"])
-        return Layout(order=self.order, **value)
+        value["order"] = ORDERS[value["order"]]
+        return Layout(**value)
 
     @classmethod
     def of(cls, layouts: Sequence[Layout] | Layout) -> Layouts:
-        """Return layouts as arrays, with what was left open filled in; all must share one axis order."""
+        """Return layouts as arrays, with what was left open filled in."""
         rows = [layouts] if isinstance(layouts, Layout) else list(layouts)
         columns: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             fill = FILLED.get(field.name)
-            if field.name != "order":
-                columns[field.name] = [fill(row) if fill else getattr(row, field.name) for row in rows]
-        return cls(order=rows[0].order, **{name: np.asarray(column) for name, column in columns.items()})
+            columns[field.name] = np.asarray([fill(row) if fill else getattr(row, field.name) for row in rows])
+        return cls(**columns)
 
     @classmethod
-    def grid(cls, *, order: tuple[Axis, ...] = DEFAULT_ORDER, **columns: Any) -> Layouts:
+    def grid(cls, **columns: Any) -> Layouts:
         """Return layouts from broadcastable columns; what is not given takes Layout's default."""
         given = {name: np.asarray(column) for name, column in columns.items()}
         shape = np.broadcast_shapes((1,), *(c.shape for c in given.values()))
@@ -213,14 +220,14 @@ class Layouts:
             out["shard"] = out["dp"] * out["cp"]
         if "schedule" not in given:
             out["schedule"] = np.where(out["vpp"] > 1, SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b"))
-        return cls(order=order, **out)
+        return cls(**out)
 
 
 @lru_cache(maxsize=1)
 def _defaults() -> dict[str, NDArray[Any]]:
     """Return the columns of one layout with nothing set."""
     base = Layouts.of(Layout())
-    return {f.name: getattr(base, f.name) for f in dataclasses.fields(base) if f.name != "order"}
+    return {f.name: getattr(base, f.name) for f in dataclasses.fields(base)}
 
 
 # Columns of Layouts that a Layout leaves open or names: how they are filled in.
@@ -229,5 +236,6 @@ FILLED: dict[str, Callable[[Layout], int]] = {
     "cp_kind": lambda x: CP_KINDS.index(x.cp_kind),
     "schedule": lambda x: SCHEDULES.index(x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")),
     "shard": lambda x: x.shard or x.dp * x.cp,
+    "order": lambda x: ORDERS.index(x.order),
     "recompute": lambda x: recompute_bits(x.recompute),
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, divisors, listed, schedule_of, scheduled
 from parlay.layouts.split import BOTH_WAYS, V_SHAPED
-from parlay.layouts.vocabulary import CP_KINDS, Framework, Schedule
+from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, ORDERS, Framework, Schedule
 
 
 def _gpu_count(x: Layouts, q: Question) -> Mask:
@@ -132,14 +134,25 @@ def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _shard(x: Layouts, q: Question) -> Mask:
-    return np.asarray((x.zero == 3) & ((x.dp * x.cp) % np.maximum(x.shard, 1) != 0))
+    size = np.maximum(x.shard, 1)
+    broken = (x.dp * x.cp) % size != 0
+    if q.workload.framework == "torchtitan":  # it shards over data_parallel_shard_degree x context_parallel_degree
+        broken |= size % x.cp != 0
+    return np.asarray((x.zero == 3) & broken)
 
 
 def _shard_message(x: Layout, q: Question) -> tuple[str, str]:
-    return f"a shard of {x.shard} GPUs does not divide dp x cp = {x.dp * x.cp}", f"shard may be {listed(divisors(x.dp * x.cp))}"
+    ranks = x.dp * x.cp
+    allowed = [d for d in divisors(ranks, most=1 << 20) if q.workload.framework != "torchtitan" or d % x.cp == 0][:24]
+    if ranks % (x.shard or 1):
+        return f"a shard of {x.shard} GPUs does not divide dp x cp = {ranks}", f"shard may be {listed(allowed)}"
+    return (
+        f"a shard of {x.shard} GPUs does not hold whole context-parallel groups of cp={x.cp}",
+        f"shard may be {listed(allowed)}",
+    )
 
 
-_RUNS: dict[Framework, tuple[Schedule, ...]] = {
+RUNS: dict[Framework, tuple[Schedule, ...]] = {
     "megatron-core": ("1f1b", "interleaved"),
     "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
     "deepspeed": ("1f1b",),
@@ -148,7 +161,7 @@ _RUNS: dict[Framework, tuple[Schedule, ...]] = {
 
 
 def _framework(x: Layouts, q: Question) -> Mask:
-    broken = (x.pp > 1) & ~scheduled(x, _RUNS[q.workload.framework])
+    broken = (x.pp > 1) & ~scheduled(x, RUNS[q.workload.framework])
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
@@ -165,10 +178,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
     if f == "nanotron" and x.zero > 1:
         return "nanotron shards optimizer state only", "use zero=1, or zero=0"
-    others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in _RUNS.items() if name != f)
+    others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in RUNS.items() if name != f)
     return (
         f"{f} does not offer the pipeline schedule {schedule_of(x)}",
-        f"schedule may be {', '.join(_RUNS[f])} ({others})",
+        f"schedule may be {', '.join(RUNS[f])} ({others})",
     )
 
 
@@ -180,6 +193,67 @@ def _recompute_layers_message(x: Layout, q: Question) -> tuple[str, str]:
     return "recompute_layers is set without recompute = 'full'", "set recompute = 'full', or leave recompute_layers at 0"
 
 
+def _sequence_parallel(x: Layouts, q: Question) -> Mask:
+    if q.workload.framework != "megatron-core":
+        return np.zeros(len(x), bool)
+    return np.asarray((x.tp > 1) & ~x.sp & (x.tp_overlap | bool(q.experts)))
+
+
+def _sequence_parallel_message(x: Layout, q: Question) -> tuple[str, str]:
+    what = "its overlap (--tp-comm-overlap)" if x.tp_overlap else "a mixture of experts"
+    return (
+        f"megatron-core refuses {what} under tp={x.tp} without sequence parallelism",
+        "leave sp on" + (", or turn tp_overlap off" if x.tp_overlap and not q.experts else ", or use tp=1"),
+    )
+
+
+def _ep_overlap(x: Layouts, q: Question) -> Mask:
+    # Megatron-LM asserts all three in megatron/training/arguments.py and transformer_config.py.
+    if q.workload.framework != "megatron-core":
+        return np.zeros(len(x), bool)
+    rerun = x.recomputes("full") | x.recomputes("moe")
+    return np.asarray(x.ep_overlap & (x.ep > 1) & (((x.pp > 1) & (x.vpp == 1)) | rerun))
+
+
+def _ep_overlap_message(x: Layout, q: Question) -> tuple[str, str]:
+    if {"full", "moe"} & set(x.recompute):
+        return "megatron-core does not overlap expert traffic while it recomputes whole layers or experts", (
+            "turn ep_overlap off, or recompute other modules (norm, mlp_activation, mla_up, core_attention)"
+        )
+    return (
+        f"megatron-core overlaps expert traffic with pp={x.pp} only where virtual stages are on",
+        "set vpp to 2 or more, or turn ep_overlap off",
+    )
+
+
+def _order(x: Layouts, q: Question) -> Mask:
+    broken = np.zeros(len(x), bool)
+    for code in np.unique(x.order[x.order > 0]):
+        mine = x.order == code
+        place = ORDERS[code].index
+        for inner, outer in combinations(DEFAULT_ORDER, 2):
+            swapped = place(inner) > place(outer)
+            if swapped and not (q.workload.framework == "megatron-core" and (inner, outer) == ("dp", "pp")):
+                broken |= mine & (getattr(x, inner) > 1) & (getattr(x, outer) > 1)
+            elif swapped and q.experts:
+                broken |= mine & (x.pp > 1) & (x.edp != x.dp)
+    return broken
+
+
+def _order_message(x: Layout, q: Question) -> tuple[str, str]:
+    usual = "-".join(DEFAULT_ORDER)
+    said = f"{q.workload.framework} does not place the axes as {'-'.join(x.order)}"
+    if q.workload.framework != "megatron-core":
+        return said, f"order may be {usual} (inner to outer); megatron-core also runs tp-cp-pp-dp"
+    if x.order == ("tp", "cp", "pp", "dp"):
+        edp = x.tp * x.cp * x.dp // (x.etp * x.ep)
+        return (
+            f"with pp inside dp (--use-tp-pp-dp-mapping) megatron-core needs as many copies of experts ({edp}) as of the rest ({x.dp})",
+            f"choose etp x ep = tp x cp = {x.tp * x.cp}, or order {usual}",
+        )
+    return said, f"order may be {usual}, or tp-cp-pp-dp (--use-tp-pp-dp-mapping)"
+
+
 STAGE_RULES: tuple[Rule, ...] = (
     Rule("gpus", "every GPU takes exactly one place in the grid", _gpu_count, _gpu_count_message),
     Rule("batch", "every data-parallel rank takes equally many whole micro-batches", _batch, _batch_message),
@@ -189,7 +263,17 @@ STAGE_RULES: tuple[Rule, ...] = (
     Rule(
         "schedule", "a pipeline schedule runs only with the stages and micro-batches it is made for", _schedule, _schedule_message
     ),
-    Rule("shard", "a ZeRO-3 or FSDP shard group divides the data-parallel ranks", _shard, _shard_message),
+    Rule(
+        "shard",
+        "a ZeRO-3 or FSDP shard group divides the data-parallel ranks, in whole groups of what it shards over",
+        _shard,
+        _shard_message,
+    ),
     Rule("framework", "the framework must offer the schedule and the sharding", _framework, _framework_message),
+    Rule("sp", "a framework refuses some options without sequence parallelism", _sequence_parallel, _sequence_parallel_message),
+    Rule(
+        "ep_overlap", "overlapped expert traffic needs two micro-batches at a time on a stage", _ep_overlap, _ep_overlap_message
+    ),
+    Rule("order", "a framework places the axes of the grid in a fixed order", _order, _order_message),
     Rule("recompute_layers", "a number of layers belongs to full recompute", _recompute_layers, _recompute_layers_message),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Literal, get_args
 
 CpKind = Literal["ring", "zigzag", "allgather", "ulysses", "usp"]
@@ -25,6 +26,7 @@ CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 DEFAULT_ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")  # inner to outer; ep lies inside cp x dp
+ORDERS: tuple[tuple[Axis, ...], ...] = tuple(permutations(DEFAULT_ORDER))  # the default first
 
 
 def recompute_bits(modules: tuple[str, ...] | frozenset[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parlay.estimate.estimate import Estimate
 from parlay.layouts.layout import Layout
+from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
 
 ZERO = {0: "no sharding", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
@@ -18,7 +19,7 @@ def options(layout: Layout) -> str:
         )
     parts.append("recompute " + ("+".join(layout.recompute) or "none"))
     if layout.recompute_layers:
-        parts[-1] += f" on {layout.recompute_layers} layers"
+        parts[-1] += f" on {layout.recompute_layers} layer{'s' if layout.recompute_layers > 1 else ''} of each chunk"
     overlaps = [
         name for name, on in (("tp", layout.tp_overlap and layout.tp > 1), ("ep", layout.ep_overlap and layout.ep > 1)) if on
     ]
@@ -30,6 +31,15 @@ def options(layout: Layout) -> str:
         parts.append(f"activations {layout.offload_activations:.0%} on host")
     if layout.schedule and layout.schedule not in ("1f1b", "interleaved"):
         parts.append(layout.schedule)
+    if layout.sp is False and layout.tp > 1:
+        parts.append("no sequence parallelism")
+    parts += [
+        f"{count} layers on the {end} stage"
+        for end, count in (("first", layout.first_layers), ("last", layout.last_layers))
+        if count
+    ]
+    if layout.order != DEFAULT_ORDER:
+        parts.append(f"order {'-'.join(layout.order)}")
     return ", ".join(parts)
 
 
@@ -61,7 +71,7 @@ def estimate_command(e: Estimate, model: str | None = None, cluster: str | None 
         for n in type(w).model_fields
         if n not in told and getattr(w, n) != getattr(default_workload, n)
     ]
-    short = {"tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute", "order"}
+    short = {"tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute"}
     filled = {"sp": x.tp > 1, "shard": x.dp * x.cp, "schedule": "interleaved" if x.vpp > 1 else "1f1b"}
     for name in type(x).model_fields:
         value = getattr(x, name)
@@ -72,4 +82,5 @@ def estimate_command(e: Estimate, model: str | None = None, cluster: str | None 
 
 def _set(section: str, name: str, value: object) -> str:
     text = {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else value
+    text = "-".join(value) if isinstance(value, tuple) else text
     return f"--set {section}.{name}={text}"

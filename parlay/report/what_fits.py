@@ -79,6 +79,6 @@ LIMITS = """## What to keep in mind
 - Sizes are steps of a family: hidden sizes in steps of 1,024 and five depths each, so a size may be a few percent below the true limit.
 - A rung that adds nothing is shown all the same.
 - Memory is what `parlay estimate` says, with its assumptions; plan for a few GiB of headroom.
-- "optimizer on the host" needs room there: main weights and moments must fit the hosts' memory, and the speed falls with the host link.
-- Activations on the host, HSDP, other schedules and narrower states than bf16 weights and fp32 moments are not rungs.
+- "on the host" needs room there: main weights and moments, and activations of all GPUs of a host, must fit its memory, and the speed falls with the host link.
+- HSDP, other schedules and narrower states than bf16 weights and fp32 moments are not rungs.
 """

@@ -10,13 +10,22 @@ from typing import Literal, TypeVar
 
 from parlay.errors import UsageError, nearest
 
-AXES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "offload_optimizer")
-SHORT = {"mb": "micro_batch"}
+AXES = (
+    "tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "offload_optimizer", "offload_activations", "shard",
+    "recompute_layers", "first_layers", "last_layers",
+)  # fmt: skip
+NAMED = ("schedule", "cp_kind", "recompute", "sp", "tp_overlap", "ep_overlap", "order", "ulysses")  # --fix alone takes these
+# Names that users bring from frameworks or write for short -> ours.
+SHORT = {
+    "mb": "micro_batch", "mbs": "micro_batch", "vp": "vpp", "hsdp": "shard", "sequence_parallel": "sp", "axis_order": "order",
+    "recompute_num_layers": "recompute_layers", "activation_offload": "offload_activations", "optimizer_offload": "offload_optimizer",
+}  # fmt: skip
 Sign = Literal["<=", ">=", "<", ">", "=="]
 _COMPARE: dict[Sign, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
 }  # fmt: skip
 _BOUND = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|==|<|>|=)\s*([0-9.]{1,12})\s*")
+_NAMED = re.compile(r"\s*([A-Za-z_]+)\s*=?=\s*(\S+)\s*")
 Number = TypeVar("Number", int, float)
 
 
@@ -73,6 +82,10 @@ def parse_bound(text: str, *, sign: Sign | None = None, where: str = "--require"
     Raises UsageError for an unknown axis or anything else than one axis, one sign and one number.
     """
     match = _BOUND.fullmatch(text)
+    named = _NAMED.fullmatch(text)
+    if named and SHORT.get(named.group(1), named.group(1)) in NAMED:
+        hint = f"write --fix {named.group(1)}={named.group(2)[:40]}"
+        raise UsageError(f"{named.group(1)} has names, not sizes, so it has no bounds", where=f"{where} {text[:60]}", hint=hint)
     if not match or (sign is not None and match.group(2) != "="):
         example = "zero>=1" if sign is None else "pp=8"
         raise UsageError(f"'{text[:60]}' is not a bound", where=where, hint=f"write {where} '{example}'")

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import price_memory, price_time
-from parlay.estimate.frameworks import resolve
+from parlay.estimate.offload import host_has_room
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -43,7 +42,6 @@ class Rung:
 
     name: str
     space: Space
-    sequence_parallel: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,24 +100,24 @@ def family(experts: bool = False) -> tuple[ModelSpec, ...]:
 def rungs(gpus: int, *, experts: bool) -> list[Rung]:
     """Return the rungs for a number of GPUs; expert parallelism only where there are experts."""
     one = (1,)
-    base = Space(tp=one, cp=one, pp=one, dp=one, ep=one, vpp=one, micro_batch=one, zero=(0,), recompute=((),))
-    steps: list[Rung] = [Rung("one GPU", base, False)]
+    base = Space(tp=one, cp=one, pp=one, dp=one, ep=one, vpp=one, micro_batch=one, zero=(0,), recompute=((),), sp=(False,))
+    steps: list[Rung] = [Rung("one GPU", base)]
 
-    def add(name: str, sequence: bool = False, **axes: object) -> None:
-        last = steps[-1]
-        steps.append(Rung(name, dataclasses.replace(last.space, **axes), last.sequence_parallel or sequence))  # type: ignore[arg-type]
+    def add(name: str, **axes: object) -> None:
+        steps.append(Rung(name, dataclasses.replace(steps[-1].space, **axes)))  # type: ignore[arg-type]
 
     add("data parallel", dp=())
     for stage in (1, 2, 3):
         add(f"+ ZeRO-{stage}", zero=tuple(range(stage + 1)))
     add("+ tensor parallel", tp=())
-    add("+ sequence parallel", sequence=True)
+    add("+ sequence parallel", sp=(True,))
     add("+ context parallel", cp=())
     add("+ pipeline", pp=())
     if experts:
         add("+ expert parallel", ep=())
     add("+ recompute", recompute=((), ("full",)))
     add("+ optimizer on the host", offload_optimizer=(0.0, 1.0))
+    add("+ activations on host", offload_activations=(0.0, 1.0))
     return steps
 
 
@@ -127,25 +125,8 @@ def candidates(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int
     """Return the layouts of a rung that keep the rules, in blocks; the first rung always runs on one GPU."""
     count = 1 if rung.name == "one GPU" else gpus
     question = Question(model, cluster, workload, count)
-    blocks = [b.take(host_has_room(model, cluster, workload, b)) for b in layouts_of(question, rung.space, Counted())]
-    blocks = [b for b in blocks if len(b)]
-    if rung.sequence_parallel:
-        return blocks
-    return [dataclasses.replace(b, sp=np.zeros(len(b), dtype=bool)) for b in blocks]
-
-
-def host_has_room(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> NDArray[np.bool_]:
-    """Return where the hosts' memory holds what is offloaded: main weights and moments, once, or on every rank without ZeRO.
-
-    A cluster whose host memory is not known has room for all. Activations on the host are not counted.
-    """
-    if cluster.host_memory_bytes is None or not layouts.offload_optimizer.any():
-        return np.ones(len(layouts), dtype=bool)
-    settings = resolve(workload, cluster.device)
-    copies = np.where(layouts.zero >= 1, 1, layouts.dp * layouts.cp)
-    nodes = -(-layouts.gpus // int(cluster.gpus_per_node.value))
-    each = parameters(model).total * (settings.master_bytes + settings.moments_bytes)
-    return np.asarray(each * copies * layouts.offload_optimizer <= nodes * cluster.host_memory_bytes.value)
+    blocks = (b.take(host_has_room(model, cluster, workload, b)) for b in layouts_of(question, rung.space, Counted()))
+    return [b for b in blocks if len(b)]
 
 
 def fits(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, rung: Rung) -> bool:

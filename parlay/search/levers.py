@@ -9,6 +9,7 @@ from parlay.hardware.spec import Cluster
 from parlay.layouts.rules import Question
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
+from parlay.search.combine import runs
 from parlay.search.space import Counted, Space, layouts_of
 
 DOUBLINGS = 12
@@ -16,9 +17,11 @@ DOUBLINGS = 12
 
 def cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> str:
     """Return the mildest change that makes some layout fit on these GPUs, and the first doubling of them that fits."""
+    vpp = next((v for v in (1, 2) if any(runs(schedule, v) for schedule in space.schedule)), 1)
     small = dataclasses.replace(
-        space, micro_batch=(1,), vpp=(1,), recompute=(("full",),), tp_overlap=(False,), ep_overlap=(False,), dp=()
-    )
+        space, micro_batch=(1,), vpp=(vpp,), recompute=(("full",),), recompute_layers=(0,), tp_overlap=(False,), ep_overlap=(False,),
+        dp=(), order=space.order[:1],
+    )  # fmt: skip
     levers = [
         text for text in (_choice(model, cluster, workload, gpus, small), _more(model, cluster, workload, gpus, small)) if text
     ]
@@ -44,6 +47,9 @@ def _choice(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, s
         )
     if _fits(model, cluster, workload, gpus, dataclasses.replace(small, offload_optimizer=(1.0,))):
         return "move the optimizer state to host memory (--fix offload_optimizer=1)"
+    both = dataclasses.replace(small, offload_optimizer=(1.0,), offload_activations=(1.0,))
+    if _fits(model, cluster, workload, gpus, both):
+        return "move optimizer state and activations to host memory (--fix offload_optimizer=1 --fix offload_activations=1)"
     return None
 
 

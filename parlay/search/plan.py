@@ -10,25 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
+from parlay.estimate.offload import host_has_room
 from parlay.estimate.pipes import Pipes
-from parlay.estimate.shard import distinct
 from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
-from parlay.layouts.vocabulary import CpKind
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
+from parlay.search.explore import explored
 from parlay.search.levers import cheapest_lever
 from parlay.search.sensitivity import Change, Sensitivity, most_helpful, sensitivities
-from parlay.search.space import Counted, Space, join, layouts_of
+from parlay.search.shortlist import TIE, near_best, ranked
+from parlay.search.space import Counted, Space, join
+from parlay.search.spaces import default_space
 
 Array = NDArray[np.float64]
+REASONS = {
+    "memory": "the worst stage must stay within what the device can allocate",
+    "host": "the hosts' memory must hold what is offloaded",
+    "slower": "recompute and offload not priced: slower than the best grids even without",
+}
 Progress = Callable[[int, float | None, float], None]  # layouts priced so far, best step seconds, share of grids done
-
-TIE = 0.005  # of a step: layouts closer than this are a tie
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +131,7 @@ def plan(
         rows=rows,
         pareto=_pareto(found),
         rejected=found.counted.rejected,
-        reasons={r.name: r.reason for r in RULES} | {"memory": "the worst stage must stay within what the device can allocate"},
+        reasons={r.name: r.reason for r in RULES} | REASONS,
         considered=found.counted.considered,
         priced=found.priced,
         fitting=found.fitting,
@@ -148,18 +153,6 @@ def with_overlap(workload: Workload) -> Workload:
         return workload
     on = {k: True for k in ("overlap_grad_reduce", "overlap_param_gather") if getattr(workload, k) is None}
     return workload.model_copy(update=on)
-
-
-def default_space(workload: Workload) -> Space:
-    """Return the axes that the framework's users tune."""
-    if workload.framework == "torchtitan":
-        kinds: tuple[CpKind, ...] = ("allgather", "zigzag")  # its own default first
-        return Space(zero=(3,), cp_kind=kinds, recompute=((), ("selective_ops",), ("full",)), tp_overlap=(False, True))
-    if workload.framework == "deepspeed":
-        return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=((), ("full",)), vpp=(1,))
-    if workload.framework == "nanotron":
-        return Space(cp=(1,), vpp=(1,), recompute=((), ("full",)))
-    return Space(tp_overlap=(True,), ep_overlap=(False, True))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,6 +187,10 @@ class _Found:
     fitting: int = 0
     interrupted: bool = False
 
+    def best(self) -> tuple[Layouts, Array] | None:
+        """Return the best rows so far with their steps."""
+        return (self.kept[0].layouts, self.kept[0].step) if self.kept else None
+
 
 def _search(
     model: ModelSpec,
@@ -209,11 +206,12 @@ def _search(
     found = _Found(Counted())
     question = Question(model, cluster, workload, gpus)
     try:
-        for layouts in layouts_of(question, space, found.counted):
+        for layouts in explored(question, space, found.counted, found.best, rates, top):
             stages = stages_of(model, layouts, workload.global_batch, every=False)
             pipes = Pipes.of(model, cluster, workload, layouts, stages)
             held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
-            fits = held.peak <= held.limit_bytes - space.asked.headroom_bytes
+            room = host_has_room(model, cluster, workload, layouts, stages, pipes=pipes)
+            fits = (held.peak <= held.limit_bytes - space.asked.headroom_bytes) & room
             if fits.any():
                 fitting = layouts.take(fits)
                 running, mine = stages.take(fits), pipes.take(fits)
@@ -221,7 +219,8 @@ def _search(
                 found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top)
             else:
                 _nearer(found, layouts, held.peak)
-            found.counted.reject("memory", int((~fits).sum()))
+            found.counted.reject("host", int((~room).sum()))
+            found.counted.reject("memory", int((~fits & room).sum()))
             found.priced += len(layouts)
             found.fitting += int(fits.sum())
             if progress:
@@ -247,18 +246,8 @@ def _merged(kept: tuple[_Kept, _Kept] | None, more: _Kept, top: int) -> tuple[_K
 
 
 def _best(rows: _Kept, top: int) -> _Kept:
-    """Return the rows that can still be shown, fastest first: those of the `top` fastest grids within TIE of their grid's best.
-
-    Nothing that is dropped can come back: more rows make a grid's best only faster, and a grid that `top` others beat
-    stays beaten.
-    """
-    x = rows.layouts
-    _, grid = distinct([np.asarray(a) for a in (x.tp, x.cp, x.pp, x.dp, x.ep, x.etp, x.zero)])
-    fastest = np.full(int(grid.max()) + 1, np.inf)
-    np.minimum.at(fastest, grid, rows.step)
-    limit = np.sort(fastest)[min(top, len(fastest)) - 1]
-    near = np.flatnonzero((fastest[grid] <= limit) & (rows.step <= fastest[grid] * (1 + TIE)))
-    return rows.take(near[np.lexsort((rows.peak[near], rows.step[near]))])
+    """Return the rows that can still be shown, fastest first."""
+    return rows.take(near_best(rows.layouts, rows.step, rows.peak, top))
 
 
 def _front(rows: _Kept) -> _Kept:
@@ -281,32 +270,11 @@ def _rows(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
     if found.kept is None:
         return ()
     best = found.kept[0]
-    chosen = [best.layouts.one(i) for i in _simplest_of_ties(best.layouts, best.step, top)]
+    chosen = [best.layouts.one(i) for i in ranked(model, cluster, workload, best.layouts, best.step, rates, top)]
     estimates = [estimate(model, cluster, workload, layout, rates=rates) for layout in chosen]
     estimates.sort(key=lambda e: e.step_s)
     first = estimates[0]
     return tuple(PlanRow(e, limited_by(e), "" if e is first else why_slower(e, first)) for e in estimates)
-
-
-def _simplest_of_ties(b: Layouts, step: Array, top: int) -> list[int]:
-    """Return one row of each of the `top` best grids: the fastest, or of those within TIE of it the least to set up.
-
-    Fewer virtual stages, then less recompute, then larger micro-batches: differences below TIE are smaller than what the
-    model can tell.
-    """
-    best: dict[tuple[int, ...], list[int]] = {}
-    for i in range(len(b)):
-        grid = tuple(int(a[i]) for a in (b.tp, b.cp, b.pp, b.dp, b.ep, b.etp, b.zero))
-        rows = best.get(grid)
-        if rows is None:
-            if len(best) == top:
-                continue
-            best[grid] = [i]
-        elif step[i] <= step[rows[0]] * (1 + TIE):
-            rows.append(i)
-    return [
-        min(rows, key=lambda i: (b.vpp[i], int(b.recompute[i]).bit_count(), -b.micro_batch[i], step[i])) for rows in best.values()
-    ]
 
 
 def limited_by(e: Estimate) -> str:

@@ -9,20 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.errors import UsageError, nearest
-from parlay.layouts.layout import Layout, Layouts
+from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import RULES, Question, divisors
-from parlay.layouts.vocabulary import CP_KINDS, CpKind, Recompute, recompute_bits
-from parlay.search.balance import lighter_last
+from parlay.layouts.rules_shapes import BALANCED
+from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, Axis, CpKind, Recompute, Schedule
+from parlay.search.combine import Combine
 from parlay.search.constraints import ANYTHING, Constraints
-from parlay.specfile import validate
 
 Ints = NDArray[np.int64]
+
+ALL, NODE = 0, -1  # values of `shard`: every dp x cp rank, and those that share a scale-up domain
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The values each axis may take. Empty tuples stand for "whatever the rules allow"."""
+    """The values each axis may take. Empty tuples stand for "whatever the rules allow".
+
+    An axis that means nothing somewhere (a schedule without a pipeline, a shard below ZeRO-3) takes its default there.
+    """
 
     tp: tuple[int, ...] = ()
     cp: tuple[int, ...] = ()
@@ -38,7 +42,17 @@ class Space:
     tp_overlap: tuple[bool, ...] = (False,)
     ep_overlap: tuple[bool, ...] = (False,)
     offload_optimizer: tuple[float, ...] = (0.0,)
-    last_layers: tuple[int, ...] = ()  # of the last stage; 0 = by the split rule
+    last_layers: tuple[int, ...] = ()  # of the last stage; 0 = by the split rule; () = that, and lighter where its head is heavy
+    first_layers: tuple[int, ...] = (0,)
+    sp: tuple[bool, ...] = (True,)
+    schedule: tuple[Schedule, ...] = ("1f1b", "interleaved")
+    shard: tuple[int, ...] = (ALL,)  # GPUs of a ZeRO-3 shard (HSDP), ALL or NODE; () = every divisor of dp x cp
+    recompute_layers: tuple[int, ...] = (0,)  # of each chunk, with full; 0 = all; () = every number
+    offload_activations: tuple[float, ...] = (0.0,)
+    ulysses: tuple[int, ...] = ()  # inner degree of usp; () = every divisor of cp but 1 and cp
+    order: tuple[tuple[Axis, ...], ...] = (DEFAULT_ORDER,)
+    refine: bool = False  # try full recompute on some layers on the best grids
+    wide: bool = False  # price recompute and offload only where they could still be among the best
     asked: Constraints = ANYTHING
 
     def open(self, asked: Constraints) -> Space:
@@ -47,12 +61,15 @@ class Space:
         for axis, more in WIDER.items():
             listed = getattr(self, axis)
             kept[axis] = tuple(asked.allowed(axis, listed)) or tuple(asked.allowed(axis, more)) or listed
+        kept |= {axis: () for axis in OPENED if any(b.axis == axis for b in asked.bounds)}
         return dataclasses.replace(self, **kept)
 
 
 WIDER: dict[str, tuple[float, ...]] = {
     "zero": (0, 1, 2, 3), "micro_batch": (1, 2, 4, 8, 16, 32, 64), "etp": (1, 2, 4, 8), "offload_optimizer": (0.0, 0.5, 1.0),
+    "offload_activations": (0.0, 0.5, 1.0),
 }  # fmt: skip
+OPENED = ("shard", "recompute_layers")  # a bound on one of these offers every value
 
 
 @dataclasses.dataclass
@@ -89,33 +106,36 @@ def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int
     """Yield the layouts of `space` that keep every rule, about `chunk` rows at a time: small enough for the cache."""
     batch: list[Layouts] = []
     held = 0
-    rows = list(_reasonable(question, grids(question, space), counted))
-    recompute = [recompute_bits(modules) for modules in _useful(question, space)]
-    lighter = {pp: lighter_last(question.model, question.workload.seq_len, pp) for pp in {int(row[2]) for row in rows}}
+    rows = list(_reasonable(question, space, counted))
+    combine = Combine(question, space, chunk)
     for done, row in enumerate(rows):
-        block = _expand(question, space, row, recompute, lighter)
-        batch.append(block)
-        held += len(block)
-        if held >= chunk:
-            counted.share = (done + 1) / len(rows)
-            yield from _kept(batch, question, counted)
-            batch, held = [], 0
+        for block in combine.of(*(int(x) for x in row)):
+            batch.append(block)
+            held += len(block)
+            if held >= chunk:
+                counted.share = (done + 1) / len(rows)
+                yield from _kept(batch, question, counted)
+                batch, held = [], 0
     counted.share = 1.0
     yield from _kept(batch, question, counted)
 
 
 def _kept(batch: list[Layouts], question: Question, counted: Counted) -> Iterator[Layouts]:
     if batch:
-        kept = _keep(join(batch), question, counted)
+        kept = keep(join(batch), question, counted)
         if len(kept):
             yield kept
 
 
-def _reasonable(question: Question, grid: Ints, counted: Counted) -> Iterator[Ints]:
+def _reasonable(question: Question, space: Space, counted: Counted) -> Iterator[Ints]:
     """Yield the grids that keep the rules that depend on tp, cp, pp and dp alone, counting the others."""
+    grid = grids(question, space)
     if not len(grid):
         return
-    plain = Layouts.grid(tp=grid[:, 0], cp=grid[:, 1], pp=grid[:, 2], dp=grid[:, 3])
+    # The axis values that cut the sequence into the fewest parts: what breaks a rule with these breaks it with any.
+    kind = next((k for k in space.cp_kind if k not in BALANCED), "zigzag")
+    sp = (grid[:, 0] > 1) & (False not in space.sp)
+    plain = Layouts.grid(tp=grid[:, 0], cp=grid[:, 1], pp=grid[:, 2], dp=grid[:, 3], cp_kind=CP_KINDS.index(kind), sp=sp)
     kept = np.ones(len(grid), dtype=bool)
     early = {"heads", "kv_heads", "kv_copies", "width", "scale_up", "batch", "sequence", "layers"}
     for rule in RULES:
@@ -127,73 +147,8 @@ def _reasonable(question: Question, grid: Ints, counted: Counted) -> Iterator[In
     yield from grid[kept]
 
 
-def _expand(question: Question, space: Space, grid: Ints, recompute: list[int], lighter: dict[int, int]) -> Layouts:
-    """Return every combination of the remaining axes on one grid; `lighter` gives the last stage's layers by stages."""
-    tp, cp, pp, dp = (int(x) for x in grid)
-    layers = question.model.layer_count
-    per_rank = question.workload.global_batch // dp
-    asked = space.asked.allowed
-    micro = [b for b in space.micro_batch if per_rank % b == 0] or [1]
-    micro = [b for b in asked("micro_batch", micro) if per_rank // b >= space.asked.min_micro_batches]
-    experts = question.experts
-    stage = tp * cp * dp
-    if experts:
-        ep = [e for e in (space.ep or divisors(experts[0].experts, most=1 << 12)) if stage % e == 0]
-        etp = [e for e in space.etp if tp % e == 0 or e == 1]
-    else:
-        ep, etp = [1], [1]
-    most_virtual = max(1, (layers + 2) // pp) if pp > 1 else 1
-    uneven = question.workload.framework == "megatron-core"
-    virtual = [v for v in (space.vpp or range(1, most_virtual + 1)) if v == 1 or _cuts(layers, pp, v, uneven)]
-    kinds = [CP_KINDS.index(k) for k in space.cp_kind] if cp > 1 else [CP_KINDS.index("zigzag")]
-    last = space.last_layers or tuple({0, lighter[pp]})
-    axes = [
-        np.asarray(a)
-        for a in (
-            asked("ep", ep), asked("etp", etp), asked("vpp", virtual), micro, asked("zero", space.zero), kinds, recompute,
-            space.tp_overlap if tp > 1 else (False,), space.ep_overlap if experts else (False,),
-            asked("offload_optimizer", space.offload_optimizer), last if pp > 1 else (0,),
-        )
-    ]  # fmt: skip
-    names = (
-        "ep", "etp", "vpp", "micro_batch", "zero", "cp_kind", "recompute", "tp_overlap", "ep_overlap", "offload_optimizer",
-        "last_layers",
-    )  # fmt: skip
-    mesh = dict(zip(names, np.meshgrid(*axes, indexing="ij", copy=False), strict=True))
-    if not space.last_layers and pp > 1:
-        # With virtual stages a short last stage makes rounds uneven, which the closed form that ranks does not see.
-        sound = (mesh["last_layers"] == 0) | (mesh["vpp"] == 1)
-        mesh = {name: column[sound] for name, column in mesh.items()}
-    return Layouts.grid(tp=np.full_like(mesh["ep"], tp, dtype=np.int64), cp=cp, pp=pp, dp=dp, **mesh)
-
-
-def _cuts(layers: int, pp: int, virtual: int, uneven: bool) -> bool:
-    """Return whether virtual stages are worth trying: equal ones, or uneven ones of which no smaller number is as short."""
-    chunks = pp * virtual
-    if pp == 1 or layers % chunks == 0 or (layers + 2) % chunks == 0:
-        return pp > 1
-    longest = -(-(layers + 2) // chunks)
-    return uneven and longest < -(-(layers + 2) // (chunks - pp)) and chunks <= layers
-
-
-def _useful(question: Question, space: Space) -> list[tuple[Recompute, ...]]:
-    """Return the recompute choices that differ on this model: modules that it lacks are left out."""
-    has: set[str] = {"full", "core_attention", "norm", "selective_ops"}
-    for kind in question.model.kinds.values():
-        has |= {"mla_up"} if kind.mixer.kind == "mla" else set()
-        if kind.mlp.kind == "moe":
-            has |= {"moe", "mlp_activation"} | ({"shared_experts"} if kind.mlp.shared_width else set())
-        elif kind.mlp.kind == "dense":
-            has |= {"mlp"}
-    found: list[tuple[Recompute, ...]] = []
-    for modules in space.recompute:
-        useful = tuple(m for m in modules if m in has)
-        if (useful or not modules) and useful not in found:
-            found.append(useful)
-    return found
-
-
-def _keep(layouts: Layouts, question: Question, counted: Counted) -> Layouts:
+def keep(layouts: Layouts, question: Question, counted: Counted) -> Layouts:
+    """Return the rows that keep every rule, counting the others."""
     counted.considered += len(layouts)
     kept = np.ones(len(layouts), dtype=bool)
     for rule in RULES:
@@ -206,39 +161,4 @@ def _keep(layouts: Layouts, question: Question, counted: Counted) -> Layouts:
 
 def join(blocks: list[Layouts]) -> Layouts:
     """Return the rows of all blocks, one after the other."""
-    fields = [f.name for f in dataclasses.fields(Layouts) if f.name != "order"]
-    return Layouts(order=blocks[0].order, **{n: np.concatenate([getattr(b, n) for b in blocks]) for n in fields})
-
-
-def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space:
-    """Return `space` with axes kept at the values of "tp=8" or "pp=4,8", and at what a partial layout sets.
-
-    Raises UsageError for an unknown axis or a value of the wrong kind.
-    """
-    kept: dict[str, Any] = {}
-    names = {f.name for f in dataclasses.fields(space)} - {"asked"}
-    if layout is not None:
-        for name in layout.model_fields_set & names:
-            kept[name] = (getattr(layout, name),)
-    for text in texts:
-        axis, sign, values = text.partition("=")
-        axis = {"mb": "micro_batch"}.get(axis.strip(), axis.strip())
-        if axis not in names:
-            near = nearest(axis, names)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"axes: {', '.join(sorted(names))}"
-            raise UsageError(f"unknown axis '{axis[:40]}'", where=f"--fix {text[:60]}", hint=hint)
-        if not sign or not values.strip():
-            raise UsageError(f"'{text[:60]}' gives no value", where="--fix", hint="write --fix tp=8 or --fix pp=4,8")
-        kept[axis] = tuple(_value(axis, v.strip(), text) for v in values.split(","))
-    return dataclasses.replace(space, **kept)
-
-
-def _value(axis: str, text: str, whole: str) -> Any:
-    """Return one value of an axis, checked by Layout's own rules."""
-    given: Any = text
-    if axis in ("tp_overlap", "ep_overlap"):
-        given = {"on": True, "true": True, "off": False, "false": False}.get(text.lower(), text)
-    elif text.lstrip("-").isdigit():
-        given = int(text)
-    checked = validate(Layout, {axis: given}, f"--fix {whole[:60]}")
-    return getattr(checked, axis)
+    return Layouts(**{f.name: np.concatenate([getattr(b, f.name) for b in blocks]) for f in dataclasses.fields(Layouts)})

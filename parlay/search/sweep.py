@@ -16,7 +16,9 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Rates
 from parlay.search.constraints import ANYTHING, Constraints
-from parlay.search.plan import Progress, default_space, plan
+from parlay.search.plan import Plan, Progress, plan
+from parlay.search.spaces import default_space
+from parlay.units import show_bytes
 
 KNEE = 0.90  # of the best tokens/s/GPU of a series
 
@@ -33,7 +35,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepRow:
-    """A combination's best layout; without an estimate nothing fits, and `why` says what rejects most layouts."""
+    """A combination's best layout; without an estimate nothing fits, and `why` says by how much, or which rules reject all."""
 
     case: Case
     estimate: Estimate | None
@@ -104,8 +106,23 @@ def _row(case: Case, constraints: Constraints, progress: Progress | None, rates:
     )
     if found.rows:
         return SweepRow(case, found.rows[0].estimate, ""), found.interrupted
-    most = max(found.rejected.items(), key=lambda kv: kv[1], default=("", 0))[0]
-    return SweepRow(case, None, found.reasons.get(most, "no layout uses this many GPUs")), found.interrupted
+    return SweepRow(case, None, why_nothing(found)), found.interrupted
+
+
+def why_nothing(found: Plan) -> str:
+    """Return what a plan without rows fell short of: memory, by how much at least; or the rules that reject its layouts."""
+    miss = found.nearest_miss
+    if miss is not None:
+        largest = ", ".join(f"{label} {show_bytes(value)}" for label, value in miss.largest[:2])
+        return (
+            f"none of {found.priced:,} layouts stays within {show_bytes(found.memory_limit_bytes)}; the nearest, {miss.layout}, needs "
+            f"{show_bytes(miss.peak_bytes)}, {show_bytes(miss.over_bytes)} too much ({largest})"
+        )
+    if not found.considered:
+        return "no layout of this many GPUs is within what was asked"
+    counts = sorted(found.rejected.items(), key=lambda kv: -kv[1])
+    rules = "; ".join(f"{name} rejects {count:,} ({found.reasons[name]})" for name, count in counts[:2])
+    return f"none of {found.considered:,} layouts keeps the rules: {rules}"
 
 
 def _with_knees(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:

@@ -91,7 +91,7 @@ _WITHOUT = (
     (
         "workspaces, buckets and caches of one framework; NumPy has none",
         (
-            "buffers.allocator_reserve buffers.bucket_bytes buffers.matmul_workspaces "
+            "buffers.allocator_reserve buffers.bucket_bytes buffers.matmul_workspaces buffers.shard_copy_bytes "
             "buffers.unsharded_backward buffers.unsharded_forward buffers.weight_gradient_cache "
         ),
     ),

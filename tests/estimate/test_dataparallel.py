@@ -34,9 +34,20 @@ def test_strides_follow_the_order_of_the_axes():
     assert {k: v[0] for k, v in axis_strides(y).items()} == {"tp": 1, "pp": 8, "cp": 128, "dp": 256}
 
 
+def test_layouts_of_different_orders_stand_beside_each_other():
+    rows = [Layout(tp=8, cp=2, dp=4, pp=16), Layout(tp=8, cp=2, dp=4, pp=16, order=("tp", "cp", "pp", "dp"))]
+    strides = axis_strides(Layouts.of(rows))
+    assert strides["pp"].tolist() == [64, 16]
+    assert strides["dp"].tolist() == [16, 256]
+    assert strides["cp"].tolist() == [8, 8]
+
+
 @pytest.mark.parametrize(
     ("layout", "dense", "expert"),
     [
+        # Megatron's --use-tp-pp-dp-mapping: the stages lie between the copies, of experts as well.
+        ({"tp": 2, "pp": 2, "dp": 4, "ep": 2, "order": ("tp", "cp", "pp", "dp")}, (4, 2), (4, 2)),
+        ({"tp": 2, "pp": 4, "dp": 4, "ep": 2, "order": ("tp", "cp", "pp", "dp")}, (4, 1), (4, 1)),
         ({"dp": 8}, (8, 8), (8, 8)),
         ({"dp": 64}, (64, 8), (64, 8)),
         ({"tp": 8, "dp": 8}, (8, 1), (64, 8)),
@@ -158,3 +169,23 @@ def test_a_pipeline_copies_once_a_step_and_gathers_once():
 
 def test_only_sharded_parameters_are_copied():
     assert copies("torchtitan", layout={"zero": 1}) == 0
+
+
+@pytest.mark.parametrize(("shard", "inside", "copies"), [(4, 4, (4, 2)), (8, 8, (2, 1)), (2, 2, (8, 4))])
+def test_copies_of_an_hsdp_shard_reduce_over_the_links_between_them(shard, inside, copies):
+    """16 ranks on two nodes of 8: shards of 4 have two copies on each node, so half of their all-reduce stays on it."""
+    layout = {"dp": 16, "zero": 3, "shard": shard}
+    layers, micro_batches = 80, 256 // 16
+    each = 70.55e9 / layers
+    inner, outer = Group(np.float64(shard), np.float64(inside)), Group(*(np.float64(c) for c in copies))
+    gather = float(RATES.collective("all_gather", 2 * each, inner).seconds)
+    scatter = float(RATES.collective("reduce_scatter", 4 * each, inner).seconds)
+    again = float(RATES.collective("all_reduce", 4 * each / shard, outer).seconds)
+    expected = layers * micro_batches * (2 * gather + scatter + again)
+    assert moved(LLAMA_70B, layout, framework="torchtitan", shards_in_place=True) == pytest.approx(expected, rel=0.03)
+
+
+def test_experts_are_copied_with_the_rest():
+    """Each of 8 expert ranks has 8 copies on 64 GPUs: a shard of 8 keeps each whole, so nothing of them is gathered."""
+    whole, hybrid = (data(MIXTRAL, {"dp": 64, "ep": 8, "zero": 3, "shard": s}, framework="torchtitan") for s in (64, 8))
+    assert hybrid.terms[1].value[0] + hybrid.hidden[0] < 0.7 * (whole.terms[1].value[0] + whole.hidden[0])

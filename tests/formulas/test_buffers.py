@@ -57,3 +57,18 @@ def test_reserve_is_a_share():
 def test_outside_the_domain(call, message):
     with pytest.raises(FormulaDomainError, match=message):
         call()
+
+
+def test_shard_copies_of_published_collectives():
+    """FSDP2 (_fsdp_collectives.py): 2 + 2 bytes out of each of two gatherings, 2 + 4 into the reduction: 14 a parameter."""
+    assert buffers.shard_copy_bytes(1.0) == 14
+    assert buffers.shard_copy_bytes(1.0, gathers=1) == 10
+
+
+def test_copies_of_blocks_add_up():
+    """Two blocks move what both move, and a second gathering what a first one does; nothing moves where buffers are the tensors."""
+    a, b = 218_112_000.0, 524_288_000.0
+    assert buffers.shard_copy_bytes(a + b) == buffers.shard_copy_bytes(a) + buffers.shard_copy_bytes(b)
+    once, twice, thrice = (float(buffers.shard_copy_bytes(a, gathers=n)) for n in (1, 2, 3))
+    assert twice - once == thrice - twice == 4 * a
+    assert buffers.shard_copy_bytes(a, around_gather=0, around_reduction=0) == 0

@@ -80,6 +80,14 @@ CASES = [
     ("framework", dense(), {"framework": DEEPSPEED}, {"pp": 2, "dp": 4, "zero": 2}, {"zero": 1}, ["ZeRO 0 or 1"]),
     ("framework", dense(), {"framework": NANOTRON}, {"dp": 8, "zero": 2}, {"zero": 1}, ["optimizer state only"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"cp": 8}, {"cp_kind": "ulysses"}, ["Ulysses only"]),
+    ("shard", dense(), {"framework": TITAN}, {"dp": 4, "cp": 2, "zero": 3, "shard": 1}, {"shard": 2}, ["whole context-parallel groups of cp=2", "2, 4, 8"]),
+    ("sp", dense(), {}, {"tp": 8, "sp": False, "tp_overlap": True}, {"tp_overlap": False}, ["--tp-comm-overlap", "tp=8", "turn tp_overlap off"]),
+    ("sp", mixture(), {}, {"tp": 8, "sp": False}, {"sp": True}, ["mixture of experts", "leave sp on, or use tp=1"]),
+    ("ep_overlap", mixture(), {}, {"pp": 2, "dp": 4, "ep": 4, "ep_overlap": True}, {"vpp": 2}, ["pp=2", "set vpp to 2"]),
+    ("ep_overlap", mixture(), {}, {"dp": 8, "ep": 4, "ep_overlap": True, "recompute": ("full",)}, {"recompute": ("norm",)}, ["recomputes whole layers", "turn ep_overlap off"]),
+    ("order", dense(), {}, {"tp": 2, "pp": 2, "dp": 2, "order": ("pp", "tp", "cp", "dp")}, {"order": ("tp", "cp", "pp", "dp")}, ["pp-tp-cp-dp", "tp-cp-pp-dp"]),
+    ("order", dense(), {"framework": TITAN}, {"pp": 2, "dp": 4, "order": ("tp", "cp", "pp", "dp")}, {"pp": 1, "dp": 8}, ["torchtitan does not place", "tp-cp-dp-pp"]),
+    ("order", mixture(), {}, {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "order": ("tp", "cp", "pp", "dp")}, {"ep": 2}, ["copies of experts (2)", "rest (4)", "etp x ep = tp x cp = 2"]),
     ("recompute_layers", dense(), {}, {"dp": 8, "recompute_layers": 2}, {"recompute": ("full",)}, ["without recompute = 'full'", "0"]),
 ]  # fmt: skip
 

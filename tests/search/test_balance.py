@@ -20,7 +20,7 @@ def test_a_light_head_needs_no_split_of_its_own(name, stages):
 @pytest.mark.parametrize(
     ("name", "layout", "cluster"),
     [
-        ("deepseek-v3", {"pp": 16, "dp": 64, "ep": 64, "ep_overlap": True}, "hgx-h800"),
+        ("deepseek-v3", {"pp": 16, "dp": 64, "ep": 64}, "hgx-h800"),
         ("gemma-3-27b", {"tp": 8, "pp": 4, "dp": 2}, "dgx-h100"),
         ("llama-3.1-8b", {"pp": 8, "dp": 8}, "dgx-h100"),
     ],
@@ -32,4 +32,4 @@ def test_a_heavy_head_gets_a_lighter_stage_and_a_shorter_step(name, layout, clus
     rows = [Layout(**layout), Layout(**layout, last_layers=last)]
     assert check(rows[1], model, where, work) == []
     rule, lighter = price(model, where, work, Layouts.of(rows), rates_for(where), every=True).time.step
-    assert lighter < 0.97 * rule
+    assert lighter < 0.98 * rule

@@ -23,7 +23,7 @@ def rows_of(question, space):
     if not blocks:
         return set()
     x = join(blocks)
-    names = [f.name for f in dataclasses.fields(x) if f.name != "order"]
+    names = [f.name for f in dataclasses.fields(x)]
     return set(zip(*(np.asarray(getattr(x, n)).tolist() for n in names), strict=True)), names
 
 

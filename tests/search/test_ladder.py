@@ -8,6 +8,7 @@ import pytest
 from parlay.cli.main import main
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import estimate
+from parlay.estimate.offload import host_has_room
 from parlay.hardware.load import load_cluster
 from parlay.layouts.rules import Question
 from parlay.layouts.workload import Workload
@@ -20,7 +21,6 @@ from parlay.search.ladder import (
     STEP,
     family,
     fits,
-    host_has_room,
     ladder,
     largest,
     model_ladder,

@@ -13,9 +13,12 @@ from parlay.layouts.rules import Question, check
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
+from parlay.search import shortlist
 from parlay.search.balance import lighter_last
-from parlay.search.plan import TIE, default_space, plan, with_overlap
+from parlay.search.plan import TIE, plan, with_overlap
+from parlay.search.shortlist import exact_steps
 from parlay.search.space import Counted, Space, grids, layouts_of
+from parlay.search.spaces import default_space
 
 H100 = load_cluster("dgx-h100")
 
@@ -39,7 +42,8 @@ def every_layout(model, cluster, workload, gpus, space):
             tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, vpp=vpp, micro_batch=micro, recompute=recompute, zero=zero, tp_overlap=tp_overlap,
             ep_overlap=ep_overlap,
         )  # fmt: skip
-        for last in {0, lighter_last(model, workload.seq_len, pp)} if vpp == 1 else {0}:
+        lighter = lighter_last(model, workload.seq_len, pp)
+        for last in {0, lighter} if lighter >= vpp else {0}:
             found = layout.model_copy(update={"last_layers": last})
             if not check(found, model, cluster, workload, gpus):
                 yield found
@@ -65,19 +69,19 @@ def test_the_plan_is_what_trying_every_layout_finds(name, gpus, workload, space)
     assert found.priced == len(tried)
     assert found.fitting == len(fitting) > 10
     assert found.rejected.get("memory", 0) == len(tried) - len(fitting)
+    # The rows are shortlisted by the closed form, and chosen by the exact timelines of all that are near.
+    exact = exact_steps(model, H100, workload, Layouts.of([x for *_, x in fitting]), rates)
     best: dict[tuple[int, ...], float] = {}
-    for step, _, layout in fitting:
+    for step, (*_, layout) in zip(exact, fitting, strict=True):
         best[grid_of(layout)] = min(step, best.get(grid_of(layout), np.inf))
     first = sorted(best, key=lambda g: best[g])[:20]
     assert len(found.rows) == len(first)
     slowest = best[first[-1]]  # grids that tie with the twentieth may take its place
-    form = {str(dataclasses.astuple(Layouts.of(x))): s for s, _, x in fitting}
+    form = {str(dataclasses.astuple(Layouts.of(x))) for *_, x in fitting}
     for row in found.rows:
-        # The rows are chosen by the closed form, and shown with the time of their exact timeline.
-        step = form[str(dataclasses.astuple(Layouts.of(row.estimate.layout)))]
-        assert best[grid_of(row.estimate.layout)] <= step <= best[grid_of(row.estimate.layout)] * (1 + TIE)
-        assert best[grid_of(row.estimate.layout)] <= slowest * (1 + 1e-9)
-        assert row.estimate.step_s == pytest.approx(step, rel=0.1)
+        assert str(dataclasses.astuple(Layouts.of(row.estimate.layout))) in form
+        assert row.estimate.step_s <= best[grid_of(row.estimate.layout)] * (1 + TIE)
+        assert row.estimate.step_s <= slowest * (1 + TIE)
     assert {grid_of(r.estimate.layout) for r in found.rows} >= set(first[:10])
     front = [(s, m) for s, m, _ in fitting if not any(a <= s and b <= m and (a < s or b < m) for a, b, _ in fitting)]
     points = [(x.step_s, x.peak_bytes) for x in found.pareto]
@@ -236,7 +240,7 @@ def test_the_first_layout_is_sensible(name, cluster, gpus, seq_len, batch):
     assert layout.gpus == gpus
     assert first.fits
     assert layout.tp <= where.scale_up_gpus.value
-    assert 0.25 < first.mfu < 0.65
+    assert 0.2 < first.mfu < 0.65
     experts = [k.mlp.experts for k in model.kinds.values() if k.mlp.kind == "moe"]
     if experts:
         assert 1 < layout.ep <= experts[0]
@@ -246,7 +250,7 @@ def test_the_first_layout_is_sensible(name, cluster, gpus, seq_len, batch):
     if seq_len >= 131072:
         assert layout.cp > 1
     if gpus == 8:
-        assert layout.pp == 1
+        assert layout.pp <= 2
 
 
 def test_deepseek_v3_on_sixteen_stages_gets_a_lighter_last_one():
@@ -258,7 +262,7 @@ def test_deepseek_v3_on_sixteen_stages_gets_a_lighter_last_one():
     even = plan(model, where, work, 2048, top=1, space=dataclasses.replace(space, last_layers=(0,))).rows[0].estimate
     assert best.layout.last_layers == 1
     assert even.layout.last_layers == 0
-    assert best.step_s < 0.9 * even.step_s
+    assert best.step_s < 0.97 * even.step_s
 
 
 # Llama 3 report, section 3.3.2 and table 4: PyTorch's own FSDP and pipeline, nothing recomputed. DeepSeek-V3 report, sections 3.2
@@ -268,8 +272,9 @@ NARROW = {"precision": "fp8-blockwise", "fp8_activation_inputs": True, "moment_d
 PUBLISHED = [  # and how far from the best they are priced at most
     ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128}, TITAN, (), 1.10),
     ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather"}, TITAN, (), 1.05),
+    # DeepSeek's own DualPipe hides expert traffic without virtual stages, which Megatron does not: 16 % with it, 39 % without.
     ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, NARROW,
-     ("norm", "mlp_activation", "mla_up"), 1.25),
+     ("norm", "mlp_activation", "mla_up"), 1.45),
 ]  # fmt: skip
 
 
@@ -287,3 +292,34 @@ def test_published_layouts_fit_as_published_and_lie_near_the_best(
     best = plan(model, where, work, gpus, top=1)
     assert theirs.fitting > 0
     assert best.rows[0].estimate.step_s <= theirs.rows[0].estimate.step_s < most * best.rows[0].estimate.step_s
+
+
+def test_full_recompute_on_some_layers_is_tried_on_the_best_grids():
+    """70B on 64 GPUs of 40 GB: a grid that needs full recompute needs it on some layers only."""
+    where, model, work = load_cluster("dgx-a100-40gb"), load_model("llama-3.1-70b"), Workload(seq_len=8192, global_batch=256)
+    space = default_space(work)
+    found = plan(model, where, work, 64, space=space)
+    coarse = plan(model, where, work, 64, space=dataclasses.replace(space, refine=False))
+    some = [r.estimate for r in found.rows if r.estimate.layout.recompute_layers > 0]
+    assert some
+    assert found.considered > coarse.considered
+    assert found.considered == sum(found.rejected.values()) + found.fitting
+    before = {grid_of(r.estimate.layout): r.estimate.step_s for r in coarse.rows}
+    assert any(e.step_s < 0.98 * before[grid_of(e.layout)] for e in some if grid_of(e.layout) in before)
+    # and no number of layers that the grid allows is better
+    grid = {a: (getattr(some[0].layout, a),) for a in ("tp", "cp", "pp", "dp", "ep", "etp", "zero")}
+    every = dataclasses.replace(space, **grid, recompute_layers=(), refine=False)
+    assert plan(model, where, work, 64, space=every, top=1).rows[0].estimate.step_s >= some[0].step_s * (1 - TIE)
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "gpus", "batch"), [("qwen3-235b-a22b", "dgx-h100", 256, 1024), ("deepseek-v3", "hgx-h800", 2048, 15360)]
+)
+def test_a_longer_shortlist_finds_nothing_better(monkeypatch, name, cluster, gpus, batch):
+    """Uneven virtual stages look faster by their closed form than they are; enough grids are timed that these hide no other."""
+    model, where, work = load_model(name), load_cluster(cluster), Workload(seq_len=4096, global_batch=batch)
+    usual = plan(model, where, work, gpus)
+    monkeypatch.setattr(shortlist, "GRIDS", 1000)
+    longer = plan(model, where, work, gpus)
+    for a, b in zip(usual.rows, longer.rows, strict=True):
+        assert a.estimate.step_s <= b.estimate.step_s * (1 + TIE)

@@ -16,9 +16,11 @@ from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
 from parlay.report.plan import plan_lines
 from parlay.report.table import Page
+from parlay.search import explore
 from parlay.search import plan as module
-from parlay.search.plan import default_space, plan
+from parlay.search.plan import plan
 from parlay.search.sensitivity import GAIN, KINDS, LEAST, Faster, most_helpful, sensitivities, single_changes
+from parlay.search.spaces import default_space
 
 H100 = load_cluster("dgx-h100")
 RATES = rates_for(H100)
@@ -112,9 +114,9 @@ def stopping(monkeypatch):
                 raise KeyboardInterrupt
             return real(*given, **more)
 
-        original = module.layouts_of
+        original = explore.layouts_of
         monkeypatch.setattr(module, "price_memory", interrupted)
-        monkeypatch.setattr(module, "layouts_of", lambda q, s, c: original(q, s, c, chunk=300))
+        monkeypatch.setattr(explore, "layouts_of", lambda q, s, c: original(q, s, c, chunk=300))
 
     return stop_after
 

@@ -14,8 +14,9 @@ from parlay.report.sweep import sweep_csv, sweep_jsonl, sweep_lines, sweep_repor
 from parlay.report.table import Page
 from parlay.search import sweep as module
 from parlay.search.constraints import Constraints, parse_bound
-from parlay.search.plan import default_space, plan
-from parlay.search.sweep import KNEE, Case, SweepRow, cases, sweep
+from parlay.search.plan import plan
+from parlay.search.spaces import default_space
+from parlay.search.sweep import KNEE, Case, SweepRow, cases, sweep, why_nothing
 
 H100, A100 = load_cluster("dgx-h100"), load_cluster("dgx-a100")
 SMALL, LARGE = load_model("llama-3.2-1b"), load_model("llama-3.1-8b")
@@ -36,7 +37,10 @@ def test_every_row_is_the_plan_of_its_own_question(found):
         one = plan(case.model, case.cluster, case.workload, case.gpus, top=1)
         if row.estimate is None:
             assert one.rows == ()
-            assert row.why
+            assert row.why == why_nothing(one)
+            assert str(one.nearest_miss.layout) in row.why
+            assert f"{one.priced:,} layouts" in row.why
+            assert "too much" in row.why
             assert row.days is None
         else:
             assert row.estimate.layout == one.rows[0].estimate.layout
@@ -136,3 +140,12 @@ def test_the_command(capsys):
     values = ",".join(str(n) for n in range(1, 60))
     assert main(["sweep", "llama-3.2-1b", "--on", "dgx-h100", "--gpus", values, "--global-batch", values]) == 2
     assert "combinations" in capsys.readouterr().err
+
+
+def test_where_rules_reject_everything_the_reason_names_them():
+    found = plan(load_model("llama-3.1-8b"), load_cluster("dgx-h100"), Workload(global_batch=1), 37, top=1, levers=False)
+    assert found.priced == 0
+    said = why_nothing(found)
+    first = max(found.rejected, key=found.rejected.get)
+    assert f"none of {found.considered:,} layouts keeps the rules: {first} rejects" in said
+    assert found.reasons[first] in said

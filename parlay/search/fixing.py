@@ -1,0 +1,64 @@
+"""Axes kept at values that a user gives as text, such as tp=8 or schedule=zb-v,dualpipev."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from parlay.errors import UsageError, nearest
+from parlay.layouts.layout import Layout
+from parlay.search.constraints import SHORT, Bound
+from parlay.search.space import ALL, NODE, Space
+from parlay.specfile import validate
+
+SWITCHES = ("sp", "tp_overlap", "ep_overlap")
+WORDS = {"shard": {"all": ALL, "node": NODE}, "recompute_layers": {"all": 0}}  # of axes that otherwise take numbers
+OPEN = tuple(f.name for f in dataclasses.fields(Space) if f.default == () or f.name in WORDS)  # axes that may take any value
+
+
+def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space:
+    """Return `space` with axes kept at the values of "tp=8" or "pp=4,8", and at what a partial layout sets.
+
+    Raises UsageError for an unknown axis or a value of the wrong kind.
+    """
+    kept: dict[str, Any] = {}
+    names = {f.name for f in dataclasses.fields(space)} - {"asked", "refine", "wide"}
+    if layout is not None:
+        kept = {n: (getattr(layout, n),) for n in layout.model_fields_set & names if getattr(layout, n) is not None}
+    for text in texts:
+        axis, sign, values = text.partition("=")
+        axis = SHORT.get(axis.strip(), axis.strip())
+        if axis not in names:
+            near = nearest(axis, names)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"axes: {', '.join(sorted(names))}"
+            raise UsageError(f"unknown axis '{axis[:40]}'", where=f"--fix {text[:60]}", hint=hint)
+        if not sign or not values.strip():
+            raise UsageError(f"'{text[:60]}' gives no value", where="--fix", hint="write --fix tp=8 or --fix pp=4,8")
+        kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
+    if any(text.partition("=")[0].strip() == "schedule" for text in texts):
+        # Whoever names a schedule wants a pipeline.
+        asked = space.asked
+        kept["asked"] = dataclasses.replace(asked, bounds=(*asked.bounds, Bound("pp", ">=", 2)))
+    refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)
+    return dataclasses.replace(space, **kept, refine=refine)
+
+
+def _any(axis: str, values: str) -> bool:
+    return values.strip().lower() == "any" and axis in OPEN
+
+
+def _value(axis: str, text: str, whole: str) -> Any:
+    """Return one value of an axis, checked by Layout's own rules."""
+    given: Any = text
+    where = f"--fix {whole[:60]}"
+    if text.lower() in WORDS.get(axis, {}):
+        return WORDS[axis][text.lower()]
+    if axis in SWITCHES:
+        given = {"on": True, "true": True, "off": False, "false": False}.get(text.lower())
+        if given is None:
+            raise UsageError(f"'{text[:40]}' is neither on nor off", where=where, hint=f"write --fix {axis}=on,off for both")
+    elif axis == "recompute" and not text:
+        raise UsageError("an empty value", where=where, hint="write none for no recompute, and join modules with +")
+    elif text.lstrip("-").isdigit():
+        given = int(text)
+    return getattr(validate(Layout, {axis: given}, where), axis)

@@ -1,0 +1,57 @@
+"""The spaces that are searched unless a user asks for others: what a framework's users tune, and everything it can run."""
+
+from __future__ import annotations
+
+from parlay.layouts.rules_stages import RUNS
+from parlay.layouts.vocabulary import DEFAULT_ORDER, CpKind, Recompute
+from parlay.layouts.workload import Workload
+from parlay.search.space import ALL, NODE, Space
+
+NONE: tuple[Recompute, ...] = ()
+FULL: tuple[Recompute, ...] = ("full",)
+FINE: tuple[Recompute, ...] = ("mlp_activation", "norm", "mla_up")
+
+
+def default_space(workload: Workload) -> Space:
+    """Return the axes that the framework's users tune."""
+    if workload.framework == "torchtitan":
+        kinds: tuple[CpKind, ...] = ("allgather", "zigzag")  # its own default first
+        return Space(
+            zero=(3,), shard=(ALL, NODE), cp_kind=kinds, recompute=(NONE, ("selective_ops",), FULL), tp_overlap=(False, True)
+        )
+    if workload.framework == "deepspeed":
+        return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=(NONE, FULL), vpp=(1,))
+    if workload.framework == "nanotron":
+        return Space(cp=(1,), vpp=(1,), recompute=(NONE, FULL))
+    return Space(tp_overlap=(True,), ep_overlap=(False, True), refine=True)
+
+
+def wide_space(workload: Workload) -> Space:
+    """Return every value of every axis that the framework can run, but for what is never better where it is priced.
+
+    Left out are sequence parallelism and the overlap of Megatron's tensor-parallel traffic off, which save neither time nor
+    memory here, and the unbalanced ring.
+    """
+    third = (0.0, 0.5, 1.0)
+    if workload.framework == "torchtitan":
+        return Space(
+            zero=(3,), shard=(), etp=(1, 2, 4, 8), micro_batch=(1, 2, 4, 8, 16), cp_kind=("zigzag", "allgather"),
+            recompute=(NONE, ("selective_ops",), FULL), tp_overlap=(False, True), schedule=RUNS["torchtitan"],
+            offload_optimizer=(0.0, 1.0), wide=True,
+        )  # fmt: skip
+    if workload.framework == "deepspeed":
+        return Space(
+            zero=(0, 1, 2, 3), shard=(ALL, NODE), etp=(1, 2, 4, 8), micro_batch=(1, 2, 4, 8, 16), cp_kind=("ulysses",), vpp=(1,),
+            recompute=(NONE, FULL), recompute_layers=(), offload_optimizer=third, offload_activations=(0.0, 1.0), wide=True,
+        )  # fmt: skip
+    if workload.framework == "nanotron":
+        return Space(
+            zero=(0, 1), cp=(1,), micro_batch=(1, 2, 4, 8, 16), vpp=(1,), recompute=(NONE, FULL), schedule=RUNS["nanotron"], wide=True,
+        )  # fmt: skip
+    return Space(
+        zero=(0, 1, 2, 3), shard=(ALL, NODE), etp=(1, 2, 4, 8), micro_batch=(1, 2, 4, 8, 16),
+        cp_kind=("zigzag", "allgather", "ulysses", "usp"),
+        recompute=(NONE, ("mlp_activation",), ("mla_up",), FINE, ("mlp",), ("moe",), FULL), recompute_layers=(),
+        tp_overlap=(True,), ep_overlap=(False, True), offload_optimizer=third, offload_activations=third,
+        order=(DEFAULT_ORDER, ("tp", "cp", "pp", "dp")), schedule=RUNS["megatron-core"], wide=True,
+    )  # fmt: skip
