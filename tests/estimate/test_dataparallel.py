@@ -189,3 +189,19 @@ def test_experts_are_copied_with_the_rest():
     """Each of 8 expert ranks has 8 copies on 64 GPUs: a shard of 8 keeps each whole, so nothing of them is gathered."""
     whole, hybrid = (data(MIXTRAL, {"dp": 64, "ep": 8, "zero": 3, "shard": s}, framework="torchtitan") for s in (64, 8))
     assert hybrid.terms[1].value[0] + hybrid.hidden[0] < 0.7 * (whole.terms[1].value[0] + whole.hidden[0])
+
+
+def test_layouts_that_differ_in_what_a_step_moves_are_priced_as_each_alone():
+    """Micro-batches are priced once for all of these; state, its traffic and its copies to the host are not."""
+    kinds = [
+        {"zero": z, "offload_optimizer": o, "shard": s} for z, s in ((0, 16), (1, 16), (3, 16), (3, 4)) for o in (0.0, 0.5, 1.0)
+    ]
+    rows = [Layout(dp=16, **kind) for kind in kinds] + [
+        Layout(tp=2, pp=2, dp=4, order=order) for order in (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
+    ]
+    work = Workload(seq_len=4096, global_batch=256, framework="torchtitan")
+    together = price(LLAMA_70B, CLUSTER, work, Layouts.of(rows), RATES, every=True)
+    alone = [price(LLAMA_70B, CLUSTER, work, Layouts.of(row), RATES, every=True) for row in rows]
+    np.testing.assert_allclose(together.time.step, [a.time.step[0] for a in alone], rtol=1e-12)
+    np.testing.assert_allclose(together.memory.peak, [a.memory.peak[0] for a in alone], rtol=1e-12)
+    assert len(set(together.time.step)) == len(rows)
