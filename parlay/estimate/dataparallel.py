@@ -219,8 +219,8 @@ def _zero3(
     hidden = np.maximum(0.0, everything - (gathers + reduces)[rows, worst])
     around_gather, around_reduce = settings.shard_copies
     held = movers.all_of(movers.local.dense + movers.local.expert)
-    gathers = np.where(reshard, 2.0, 1.0)
-    nbytes = shard_copy_bytes(held, gathers=gathers, around_gather=around_gather, around_reduction=around_reduce)
+    times = np.where(reshard, 2.0, 1.0)
+    nbytes = shard_copy_bytes(held, gathers=times, around_gather=around_gather, around_reduction=around_reduce)
     copied = rates.stream(nbytes, "copy")
     copies = (np.where(nbytes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
     return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, lost[rows, worst], source, copies, copied.source)
