@@ -18,6 +18,7 @@ from parlay.estimate.placement import data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, weakest
+from parlay.formulas.buffers import shard_copy_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
@@ -77,10 +78,13 @@ def data_parallel(
         sources.append(found.source)
         copy_source = found.copy_source
     reduce, gather, copies, hidden, lost = seconds[:, end_of]
+    around = dict(zip(("around_gather", "around_reduction"), settings.shard_copies, strict=True))
     terms = (
         Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=sources[0]),
         Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=sources[0]),
-        Term("step.exposed.dp_copies", "shard copies", copies, "s", source=copy_source),
+        Term(
+            "step.exposed.dp_copies", "shard copies", copies, "s", "buffers.shard_copy_bytes", source=copy_source, inputs=around
+        ),
     )
     own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
     local = pipes.local(pipes.row_of[own])
@@ -215,9 +219,10 @@ def _zero3(
     hidden = np.maximum(0.0, everything - (gathers + reduces)[rows, worst])
     around_gather, around_reduce = settings.shard_copies
     held = movers.all_of(movers.local.dense + movers.local.expert)
-    passes = around_gather * np.where(reshard, 2.0, 1.0) + around_reduce
-    copied = rates.stream(held * passes, "copy")
-    copies = (np.where(held * passes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
+    times = np.where(reshard, 2.0, 1.0)
+    nbytes = shard_copy_bytes(held, gathers=times, around_gather=around_gather, around_reduction=around_reduce)
+    copied = rates.stream(nbytes, "copy")
+    copies = (np.where(nbytes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
     return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, lost[rows, worst], source, copies, copied.source)
 
 
