@@ -27,9 +27,9 @@ TIE = 0.005  # of a step: layouts closer than this are a tie
 GRIDS = 64  # at least so many grids are on the shortlist
 MARGIN = 0.15  # a pipe that the closed form has slower than the slowest of these by more than this is not on it
 SLACK = 0.04  # by which a timeline may be shorter than the closed form (interleaved 1F1B: benchmarks.md)
-# The same once pipes that are cut alike have been timed. Among them the share differs by up to 0.05, mostly by 0.01; on nine
+# The same once pipes that are cut alike have been timed. Among them the share differs by up to 0.05, mostly by 0.01; on twelve
 # questions (benchmarks.md) the rows shown are those that timing all of the shortlist finds.
-SAME_CUT = 0.02
+SAME_CUT = 0.01
 OPERATIONS, ROUNDS = (
     1_000,
     3,
