@@ -199,8 +199,14 @@ def fit(file: File, json: flags.Json = False) -> None:
     """
     from parlay.calibrate.file import load_calibration, save_calibration
     from parlay.calibrate.fits import fitted
+    from parlay.errors import UsageError
+    from parlay.rates.calibration_file import shipped_calibrations
     from parlay.report.calibrate import show_document, show_lines
 
+    if not file.exists() and str(file) in shipped_calibrations():
+        raise UsageError(
+            "ships with parlay and is not written again", where=str(file), hint="name a file that `parlay calibrate` wrote"
+        )
     found = save_calibration(fitted(load_calibration(file)), file)
     if json:
         output.say_json(show_document(found))

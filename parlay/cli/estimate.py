@@ -9,7 +9,7 @@ import typer
 from parlay.cli import flags, output
 
 Layout = Annotated[str | None, typer.Option("--layout", metavar="LAYOUT", help="Such as tp8.pp4.dp2.vpp2.ep8.mb1.")]
-Zero = Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP. [default: 1]")]
+Zero = Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP. [default: 1; torchtitan: 3]")]
 Recompute = Annotated[
     str | None,
     typer.Option("--recompute", help="none, selective, full, or modules joined by commas (norm,mlp_activation,mla_up)."),

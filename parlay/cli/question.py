@@ -163,6 +163,9 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
     if "recompute" in layout_fields:
         fields.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
     fields |= layout_fields
+    workload = _workload(table["training"], where)
+    if fields and workload.framework == "torchtitan":
+        fields = {"zero": 3} | fields  # torchtitan shards with FSDP unless told otherwise
     if fields:
         chosen = validate(Layout, fields, f"{where}: layout")
     gpus = table.get("gpus", chosen.gpus if chosen else None)
@@ -179,8 +182,7 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
         raise UsageError(f"a price per GPU-hour must be above 0, got {rate!r}", where=f"{where}: gpu_hour_usd", hint="e.g. 2.5")
     if rate is None and cluster.gpu_hour_usd is not None:
         rate = cluster.gpu_hour_usd.value
-    workload, budget = _workload(table["training"], where), _section(table, "budget", where)
-    return Question(model, cluster, gpus, workload, chosen, budget, rate, model_notes=notes)
+    return Question(model, cluster, gpus, workload, chosen, _section(table, "budget", where), rate, model_notes=notes)
 
 
 def _model(given: Any, where: str) -> tuple[ModelSpec, tuple[str, ...]]:

@@ -259,7 +259,12 @@ STAGE_RULES: tuple[Rule, ...] = (
     Rule("batch", "every data-parallel rank takes equally many whole micro-batches", _batch, _batch_message),
     Rule("layers", "every pipeline chunk holds at least one layer, or the embedding or the head", _layers, _layers_message),
     Rule("ends", "explicit first and last stages must leave layers for the others", _ends, _ends_message),
-    Rule("uneven", "virtual stages are cut evenly, with embedding and head counted as layers or not", _uneven, _uneven_message),
+    Rule(
+        "uneven",
+        "other frameworks than megatron-core cut virtual stages evenly, embedding and head counted as layers or not",
+        _uneven,
+        _uneven_message,
+    ),
     Rule(
         "schedule", "a pipeline schedule runs only with the stages and micro-batches it is made for", _schedule, _schedule_message
     ),

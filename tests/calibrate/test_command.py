@@ -157,6 +157,14 @@ def test_fit_again_from_samples_alone(ran, file):
     assert "gemm bf16" in out
 
 
+def test_fit_writes_no_copy_of_a_shipped_calibration(ran, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = ran("calibrate", "fit", "h200-one-gpu")
+    assert code == 2
+    assert "ships with parlay" in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_import_writes_once(ran, tmp_path):
     source = tmp_path / "out.txt"
     source.write_text(

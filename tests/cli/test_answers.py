@@ -259,3 +259,10 @@ def test_a_question_about_the_users_own_files(parlay, tmp_path):
     assert ran.code == 0
     assert ran.document["question"]["cluster"] == "mine"
     assert ran.document["question"]["parameters_total"] == 1_235_814_400
+
+
+def test_torchtitan_shards_with_fsdp_unless_told_otherwise(parlay):
+    words = ("estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp1.pp1.dp8", "--global-batch", "64", "--json")
+    assert parlay(*words, "--framework", "torchtitan").document["estimate"]["layout"]["zero"] == 3
+    assert parlay(*words, "--framework", "torchtitan", "--zero", "0").document["estimate"]["layout"]["zero"] == 0
+    assert parlay(*words).document["estimate"]["layout"]["zero"] == 1
