@@ -19,12 +19,13 @@ OPEN = tuple(f.name for f in dataclasses.fields(Space) if f.default == () or f.n
 def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space:
     """Return `space` with axes kept at the values of "tp=8" or "pp=4,8", and at what a partial layout sets.
 
-    Raises UsageError for an unknown axis or a value of the wrong kind.
+    Raises UsageError for an unknown axis, one that is given twice, or a value of the wrong kind.
     """
     kept: dict[str, Any] = {}
     names = {f.name for f in dataclasses.fields(space)} - {"asked", "refine", "wide"}
     if layout is not None:
         kept = {n: (getattr(layout, n),) for n in layout.model_fields_set & names if getattr(layout, n) is not None}
+    given: set[str] = set()
     for text in texts:
         axis, sign, values = text.partition("=")
         axis = SHORT.get(axis.strip(), axis.strip())
@@ -34,6 +35,9 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
             raise UsageError(f"unknown axis '{axis[:40]}'", where=f"--fix {text[:60]}", hint=hint)
         if not sign or not values.strip():
             raise UsageError(f"'{text[:60]}' gives no value", where="--fix", hint="write --fix tp=8 or --fix pp=4,8")
+        if axis in given:
+            raise UsageError(f"'{axis}' is fixed twice", where=f"--fix {text[:60]}", hint=f"several values: --fix {axis}=A,B")
+        given.add(axis)
         kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
     if any(text.partition("=")[0].strip() == "schedule" for text in texts):
         # Whoever names a schedule wants a pipeline.

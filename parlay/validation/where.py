@@ -121,7 +121,9 @@ class _Parser:
         if name.kind != "word" or mark.kind != "mark" or mark.text in "()" or value.kind != "word":
             raise UsageError(f"'{name.text} {mark.text} {value.text}' is not a comparison"[:120], where=WHERE, hint=EXAMPLE)
         if name.text not in self.known:
-            raise UnknownNameError("column", name.text, self.known, where=WHERE)
+            raise UnknownNameError(
+                "column", name.text, self.known, where=WHERE, hint="such as hardware, model, source, tier, precision or gpus"
+            )
         return comparison(name.text, mark.text, value.text)
 
     def _take(self, what: str) -> _Token:

@@ -54,6 +54,7 @@ def assert_refused(ran, message, hint=""):
         ([*PLAN, "--set", "trainning.seq_len=8192"], "unknown section 'trainning'", "did you mean training"),
         ([*PLAN, "--set", "training"], "'training' is not a setting", "--set training.seq_len"),
         ([*PLAN, "--fix", "tq=8"], "tq", ""),
+        ([*PLAN, "--fix", "mbs=1", "--fix", "micro_batch=2"], "'micro_batch' is fixed twice", "--fix micro_batch=A,B"),
         ([*PLAN, "--fix", "schedule=zb-v"], "megatron-core does not offer the pipeline schedule zb-v", "torchtitan: gpipe"),
         ([*PLAN, "--require", "schedule=zb-v"], "schedule has names, not sizes", "write --fix schedule=zb-v"),
         ([*ESTIMATE, "--layout", "tp8.pp2.dp4", "--recompute", ","], "',' names no module", ""),
