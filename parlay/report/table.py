@@ -166,9 +166,9 @@ def apportion(values: Sequence[float], whole: float, step: float) -> list[float]
     """
     units = [value / step for value in values]
     floors = [math.floor(u) for u in units]
-    missing = round(whole / step) - sum(floors)
+    digits = max(0, -math.floor(math.log10(step)))
+    missing = round(round(whole, digits) / step) - sum(floors)  # half a step goes where the printed total goes
     order = sorted(range(len(units)), key=lambda i: floors[i] - units[i])
     for i in order[: max(missing, 0)]:
         floors[i] += 1
-    digits = max(0, -math.floor(math.log10(step)))
     return [round(f * step, digits) for f in floors]

@@ -266,3 +266,10 @@ def test_torchtitan_shards_with_fsdp_unless_told_otherwise(parlay):
     assert parlay(*words, "--framework", "torchtitan").document["estimate"]["layout"]["zero"] == 3
     assert parlay(*words, "--framework", "torchtitan", "--zero", "0").document["estimate"]["layout"]["zero"] == 0
     assert parlay(*words).document["estimate"]["layout"]["zero"] == 1
+
+
+def test_a_first_row_that_barely_fits_says_how_to_leave_room(parlay):
+    question = ("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--seq-len", "8192", "--global-batch", "64")
+    assert "memory may be off by 5%: --headroom 4 keeps 4 GiB free" in " ".join(parlay(*question).out.split())
+    assert "--headroom 4 keeps" not in parlay(*question, "--headroom", "4").out
+    assert "keeps" not in parlay(*question, "--fix", "pp=1").out

@@ -1,7 +1,7 @@
 """Printed trees and tables: rows add up, and lines keep to the width of the terminal."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parlay.estimate.estimate import estimate
@@ -22,6 +22,8 @@ UNBREAKABLE = 130  # a command to copy, a path or a name stays whole where it is
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20))
+@example([0.005])
+@example([0.015])
 @settings(max_examples=100, deadline=None)
 def test_apportioned_rows_add_up_and_stay_near(values):
     whole = sum(values)
