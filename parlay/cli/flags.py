@@ -24,7 +24,7 @@ GlobalTokens = Annotated[
 ]
 Precision = Annotated[str | None, typer.Option("--precision", help="bf16, fp16, fp32, fp8, fp8-blockwise, mxfp8 or nvfp4.")]
 Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adamw-8bit, adafactor, muon or sgd.")]
-Framework = Annotated[str | None, typer.Option("--framework", help="megatron-core, torchtitan, deepspeed or nanotron.")]
+Framework = Annotated[str | None, typer.Option("--framework", help="megatron-core, torchtitan, deepspeed, nanotron or hai-llm.")]
 Tokens = Annotated[
     str | None, typer.Option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: adds days and GPU-hours.")
 ]

@@ -149,6 +149,7 @@ def _section(table: dict[str, Any], name: str, where: str) -> dict[str, Any]:
 def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_fields: dict[str, Any]) -> Question:
     from parlay.hardware.load import user_catalog_directory
     from parlay.layouts.layout import Layout, parse_layout
+    from parlay.layouts.unless_told import unless_told
     from parlay.specfile import validate
 
     model, notes = _model(table.get("model"), where)
@@ -164,9 +165,8 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
         fields.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
     fields |= layout_fields
     workload = _workload(table["training"], where)
-    if fields and workload.framework == "torchtitan":
-        fields = {"zero": 3} | fields  # torchtitan shards with FSDP unless told otherwise
     if fields:
+        fields = unless_told(workload.framework, fields) | fields
         chosen = validate(Layout, fields, f"{where}: layout")
     gpus = table.get("gpus", chosen.gpus if chosen else None)
     if gpus is None:

@@ -101,7 +101,7 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     a2a = p.rates.collective("all_to_all", dispatch_bytes, s.ep_group)
     on = s.ep > 1
     each = np.where(on, a2a.seconds, 0.0)
-    if p.workload.moe_dispatcher in ("deepep", "hybridep"):
+    if p.workload.dispatcher in ("deepep", "hybridep"):
         each = np.where(on, _node_deduplicated(p, m, width), 0.0)
     forward, backward = 2 * each, 2 * each
     # 1F1B overlap of one micro-batch's all-to-all with another's compute hides it behind attention and experts.

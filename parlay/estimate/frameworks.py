@@ -17,7 +17,7 @@ from parlay.errors import UsageError
 from parlay.estimate.kept import Kept
 from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.spec import Device
-from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
+from parlay.layouts.vocabulary import FUSED_LAYERS, CrossEntropy, Framework, Optimizer, Precision, StateDtype
 from parlay.layouts.workload import Workload
 
 T = TypeVar("T")
@@ -119,6 +119,7 @@ class Defaults:
     reduce: StateDtype
     step_bytes: float  # an fp32 gradient shard that exists during the step
     source: str
+    moment: StateDtype = FP32
 
 
 DEFAULTS: dict[Framework, Defaults] = {
@@ -137,6 +138,11 @@ DEFAULTS: dict[Framework, Defaults] = {
     "nanotron": Defaults(
         "nanotron", "fp32", "fp32", "unfused", 1, False, False, False, "fp32", 0.0,
         "nanotron optim/gradient_accumulator.py, optim/zero.py, config/parallelism_config.py",
+    ),
+    # DeepSeek's own framework is known from its papers alone; what they leave open is taken as Megatron-core has it.
+    "hai-llm": Defaults(
+        "transformer-engine", "fp32", "fp32", "unfused", 128, True, True, True, "fp32", 0.0,
+        "arXiv:2412.19437, sections 3.2 and 3.3; arXiv:2401.02954, section 2.4 (overlap of ZeRO-1's reduction)", moment="bf16",
     ),
 }  # fmt: skip
 
@@ -231,7 +237,7 @@ def resolve(workload: Workload, device: Device) -> Settings:
 def _resolved(workload: Workload, device: Device) -> Settings:
     base, who, choose = DEFAULTS[workload.framework], workload.framework, _Chooser()
     grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient} ({who}'s default)")
-    moment = choose.of(workload.moment_dtype, FP32, "optimizer moments in fp32")
+    moment = choose.of(workload.moment_dtype, base.moment, f"optimizer moments in {base.moment}")
     master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
     loss = choose.of(workload.cross_entropy, base.cross_entropy, f"cross entropy {base.cross_entropy} ({who}'s default)")
     vocab = choose.of(workload.vocab_multiple, base.vocab_multiple, f"vocabulary padded to {base.vocab_multiple} x tp")
@@ -241,7 +247,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
     gather = choose.of(
         workload.overlap_param_gather, base.overlap_param_gather, _overlap("weight gathering", base.overlap_param_gather)
     )
-    compiled = workload.compiled if who == "megatron-core" else choose.of(workload.compiled, False, "torch.compile off")
+    compiled = workload.compiled if who in FUSED_LAYERS else choose.of(workload.compiled, False, "torch.compile off")
     kernels: Kernels = "compiled" if compiled and base.kernels == "eager" else base.kernels
     day = _day(workload, choose)
     fp32 = workload.precision == "fp32"
@@ -249,6 +255,8 @@ def _resolved(workload: Workload, device: Device) -> Settings:
     capability = capability_of(device)
     recipe = RECIPES.get(workload.precision)
     fusion, caches = _fusion(workload, base, day)
+    if who == "hai-llm":
+        choose.said += _published(workload)
     return Settings(
         framework=who,
         kernels=kernels,
@@ -269,8 +277,8 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         gradient_accumulation_fusion=fusion,
         caches=caches,
         recipe=recipe,
-        weight_copies=recipe.copies(capability) if recipe and who == "megatron-core" else 0.0,
-        quantised_only=bool(workload.fp8_weights) and recipe is not None,
+        weight_copies=recipe.copies(capability) if recipe and who in FUSED_LAYERS else 0.0,
+        quantised_only=workload.stores_fp8_weights and recipe is not None,
         te_workspace_bytes=(32 if capability >= 9.0 else 4) * MIB if kernels == "transformer-engine" else 0.0,
         torch_workspace_bytes=_torch_workspace(capability, workload, day) * MIB,
         optimizer=workload.optimizer,
@@ -280,6 +288,16 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
         grouped_experts=workload.moe_grouped is not False,
     )
+
+
+def _published(workload: Workload) -> list[str]:
+    """Return what DeepSeek's papers say of HAI-LLM and is taken for granted where the workload leaves it open."""
+    said = ["hai-llm as its papers describe it; what they leave open as megatron-core has it"]
+    if workload.fp8_weights is None and workload.stores_fp8_weights:
+        said.append("weights kept in fp8 alone, cast from the fp32 main weights")
+    if workload.fp8_activation_inputs is None and workload.stores_fp8_inputs:
+        said.append("inputs of activation functions kept in fp8")
+    return said
 
 
 def capability_of(device: Device) -> float:

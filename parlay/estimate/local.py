@@ -17,7 +17,13 @@ from parlay.models.spec import GroupedAttention, LayerKind, ModelSpec
 
 Array = NDArray[np.float64]
 
-VOCAB_MULTIPLE = {"megatron-core": 128, "torchtitan": 1, "deepspeed": 1, "nanotron": 1}  # frameworks.py says where from
+VOCAB_MULTIPLE = {
+    "megatron-core": 128,
+    "torchtitan": 1,
+    "deepspeed": 1,
+    "nanotron": 1,
+    "hai-llm": 128,
+}  # frameworks.py says where from
 
 
 @dataclasses.dataclass(frozen=True)

@@ -221,7 +221,10 @@ def _assumptions(settings: Settings, workload: Workload, model: ModelSpec) -> tu
     said.append("communication buffers and device context are typical sizes, not measured here")
     if any(k.mlp.kind == "moe" for k in model.kinds.values()):
         how = f"capacity factor {workload.moe_capacity_factor:g}, padded" if workload.moe_capacity_factor else "dropless"
-        said.append(f"experts: all-to-all dispatcher, {how}, the busiest rank takes {workload.moe_imbalance:g} x the mean rows")
+        dispatcher = {"alltoall": "all-to-all", "allgather": "all-gather", "deepep": "DeepEP", "hybridep": "HybridEP"}
+        said.append(
+            f"experts: {dispatcher[workload.dispatcher]} dispatcher, {how}, the busiest rank takes {workload.moe_imbalance:g} x the mean rows"
+        )
     if settings.kernels != "transformer-engine":
         said.append(
             f"kept tensors as {settings.kernels} PyTorch modules keep them (read from source, less exact than for Megatron)"

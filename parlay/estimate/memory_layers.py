@@ -90,7 +90,7 @@ class Recorder:
     @property
     def activated(self) -> float:
         """Bytes of an element that an activation function keeps (Megatron-LM fused_bias_swiglu.py, fp8_input_store)."""
-        return 1.0 if self.workload.fp8_activation_inputs else self.wide
+        return 1.0 if self.workload.stores_fp8_inputs else self.wide
 
 
 def kept_tensors(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> list[Kept]:

@@ -17,7 +17,7 @@ from parlay.estimate.overlap import lost_s
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import Traits
-from parlay.layouts.vocabulary import CP_KINDS
+from parlay.layouts.vocabulary import CP_KINDS, FUSED_LAYERS
 from parlay.layouts.workload import Workload
 from parlay.models.spec import (
     DenseMlp,
@@ -88,7 +88,7 @@ class Pricer:
     def accumulates(self) -> bool:
         """Whether weight gradients are written by adding to fp32 main gradients (Megatron's default)."""
         fused = self.workload.gradient_accumulation_fusion
-        return self.workload.framework == "megatron-core" if fused is None else fused
+        return self.workload.framework in FUSED_LAYERS if fused is None else fused
 
     def lost_s(self, transfer_s: Array, compute_s: Array) -> Array:
         """Seconds that a transfer and the compute beside it lose to each other."""
@@ -436,7 +436,7 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     ]
     if m.latent_width:
         found.append(p.gemm("latent down-projection", "experts", n, inner, h, moe))
-    flex = p.workload.moe_dispatcher in ("deepep", "hybridep")
+    flex = p.workload.dispatcher in ("deepep", "hybridep")
     # Fused dispatchers permute inside their own kernels. The all-to-all one waits for the router's counts on the host
     # (token_dispatcher.py:425-440), which drains the queue of launched kernels once a layer.
     calls = 1.0 if flex else 4.0
@@ -444,7 +444,7 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     # expert (one more read and write), which a fused dispatcher's kernel leaves in place.
     passes = 1 + 1 / m.top_k + (0.0 if flex else 2.0)
     moved = passes * ELEMENT * rows / s.etp * inner
-    wait = 0.0 if p.workload.moe_dispatcher == "hybridep" or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
+    wait = 0.0 if p.workload.dispatcher == "hybridep" or p.workload.moe_capacity_factor is not None else HOST_WAIT_OPERATORS
     found += [
         p.stream(
             "permute",

@@ -11,6 +11,7 @@ from typing import Literal
 
 from parlay.estimate.frameworks import capability_of
 from parlay.hardware.spec import Device
+from parlay.layouts.vocabulary import FUSED_LAYERS
 from parlay.layouts.workload import Workload
 
 Kernel = Literal["flash1", "flash2", "tuned"]  # tuned: FlashAttention-3, cuDNN and what followed them
@@ -46,8 +47,8 @@ EARLY_STOP_UNTIL = "2025-08-18"
 # Layers of hidden 1024 on A100 under Megatron-DeepSpeed never take less than 3.4 ms (forward, recompute, backward) however
 # small their batch (vTrain's single-node runs): 12 operators a forward, 3.2 forwards' worth of host time. Transformer Engine's modules do more a call:
 # Qwen3 layers with experts take 9 to 16 ms at micro-batch 1 on x86 hosts of B200 and B300, Moonlight's 13 to 17 ms on H100 (36
-# to 51 operators); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
-HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6, "nanotron": 75e-6}
+# to 51 operators; HAI-LLM publishes nothing that would tell it apart); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
+HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6, "nanotron": 75e-6, "hai-llm": 110e-6}
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
 GRACE_FACTOR = 2.0  # Arm cores of Grace against those x86 hosts, from the same rows
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
@@ -92,7 +93,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         rope=EAGER_ROPE if eager else 1.0,
         activation=EAGER_ACTIVATION if eager else 1.0,
         cross_entropy=EAGER_CROSS_ENTROPY
-        if workload.cross_entropy == "unfused" and workload.framework != "megatron-core"
+        if workload.cross_entropy == "unfused" and workload.framework not in FUSED_LAYERS
         else 1.0,
         attention_forward=forward * older,
         attention_backward=backward * older,
@@ -114,7 +115,7 @@ def attention_kernel(workload: Workload) -> Kernel:
     if date is not None and date < FLASH2_SINCE:
         return "flash1"
     current = workload.framework == "torchtitan" and (date is None or date >= SDPA_TUNED_SINCE)
-    return "tuned" if workload.framework == "megatron-core" or current else "flash2"
+    return "tuned" if workload.framework in FUSED_LAYERS or current else "flash2"
 
 
 def _early_stop(workload: Workload) -> bool:

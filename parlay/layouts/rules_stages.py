@@ -157,6 +157,7 @@ RUNS: dict[Framework, tuple[Schedule, ...]] = {
     "torchtitan": ("gpipe", "1f1b", "interleaved", "zb-v", "dualpipev", "bfs"),
     "deepspeed": ("1f1b",),
     "nanotron": ("gpipe", "1f1b"),
+    "hai-llm": ("1f1b", "zb-h1", "dualpipe"),  # arXiv:2401.02954, 2405.04434 ("zero-bubble", of one memory with 1F1B), 2412.19437
 }
 
 
@@ -165,8 +166,10 @@ def _framework(x: Layouts, q: Question) -> Mask:
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
-    if q.workload.framework == "nanotron":
+    if q.workload.framework in ("nanotron", "hai-llm"):
         broken |= x.zero > 1
+    if q.workload.framework == "hai-llm":
+        broken |= x.cp > 1
     return np.asarray(broken)
 
 
@@ -178,6 +181,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
     if f == "nanotron" and x.zero > 1:
         return "nanotron shards optimizer state only", "use zero=1, or zero=0"
+    if f == "hai-llm" and x.zero > 1:
+        return "DeepSeek's papers describe ZeRO-1 alone under hai-llm", "use zero=1, or zero=0"
+    if f == "hai-llm" and x.cp > 1:
+        return "DeepSeek's papers describe no context parallelism under hai-llm", "use cp=1"
     others = "; ".join(f"{name}: {', '.join(runs)}" for name, runs in RUNS.items() if name != f)
     return (
         f"{f} does not offer the pipeline schedule {schedule_of(x)}",
@@ -208,17 +215,27 @@ def _sequence_parallel_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _ep_overlap(x: Layouts, q: Question) -> Mask:
-    # Megatron-LM asserts all three in megatron/training/arguments.py and transformer_config.py.
-    if q.workload.framework != "megatron-core":
-        return np.zeros(len(x), bool)
+    # Megatron-LM asserts all three in megatron/training/arguments.py and transformer_config.py. In HAI-LLM it is DualPipe that
+    # runs the forward of one micro-batch beside the backward of another (arXiv:2412.19437, section 3.2.1).
     rerun = x.recomputes("full") | x.recomputes("moe")
-    return np.asarray(x.ep_overlap & (x.ep > 1) & (((x.pp > 1) & (x.vpp == 1)) | rerun))
+    if q.workload.framework == "hai-llm":
+        alone = (x.pp == 1) | ~scheduled(x, BOTH_WAYS)
+    elif q.workload.framework == "megatron-core":
+        alone = (x.pp > 1) & (x.vpp == 1)
+    else:
+        return np.zeros(len(x), bool)
+    return np.asarray(x.ep_overlap & (x.ep > 1) & (alone | rerun))
 
 
 def _ep_overlap_message(x: Layout, q: Question) -> tuple[str, str]:
     if {"full", "moe"} & set(x.recompute):
-        return "megatron-core does not overlap expert traffic while it recomputes whole layers or experts", (
+        return f"{q.workload.framework} does not overlap expert traffic while it recomputes whole layers or experts", (
             "turn ep_overlap off, or recompute other modules (norm, mlp_activation, mla_up, core_attention)"
+        )
+    if q.workload.framework == "hai-llm":
+        return (
+            "hai-llm overlaps expert traffic only under DualPipe",
+            "set schedule=dualpipe with pp of 2 or more, or turn ep_overlap off",
         )
     return (
         f"megatron-core overlaps expert traffic with pp={x.pp} only where virtual stages are on",

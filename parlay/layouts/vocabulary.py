@@ -12,7 +12,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "du
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "fp8-blockwise", "mxfp8", "nvfp4"]
 # fp8: one scale per tensor (delayed or current); fp8-blockwise: 1x128 and 128x128 blocks; mxfp8: 1x32 blocks
 Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "muon", "sgd"]
-Framework = Literal["megatron-core", "torchtitan", "deepspeed", "nanotron"]
+Framework = Literal["megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm"]
 StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
 CrossEntropy = Literal["unfused", "fused", "te", "chunked"]
 Recompute = Literal[
@@ -21,6 +21,10 @@ Recompute = Literal[
 # modules may be combined, full stands alone; "selective" in user input means core_attention;
 # selective_ops is torchtitan's per-operator policy (every other matmul and the attention output are kept)
 Axis = Literal["tp", "cp", "dp", "pp"]
+
+FUSED_LAYERS: frozenset[Framework] = frozenset(
+    {"megatron-core", "hai-llm"}
+)  # one fused kernel where others run PyTorch's, one by one
 
 CP_KINDS: tuple[CpKind, ...] = get_args(CpKind)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

@@ -47,7 +47,7 @@ class Workload(Spec):
     shards_in_place: bool | None = None  # FSDP gathers into and reduces from the tensors themselves: no copies on the device
     cuda_graphs: bool | None = None  # whole layers or the whole iteration are captured
     cuda_graph_modules: tuple[GraphModule, ...] = ()  # captured parts where whole layers are not
-    moe_dispatcher: Dispatcher | None = None  # None = all-to-all
+    moe_dispatcher: Dispatcher | None = None
     moe_grouped: bool | None = None  # False: a rank's experts run one after the other, not as one grouped product
     attention_kernel: AttentionKernel | None = None  # None = what the device's profile was measured with
     fp8_attention: bool | None = None  # the attention core's products in fp8 as well
@@ -58,3 +58,22 @@ class Workload(Spec):
     deferred_head_gradients: Annotated[int, Field(ge=0)] | None = None  # micro-batches (0: all) of which it waits for the end
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What carries tokens to their experts: DeepEP under hai-llm, which it is a part of; elsewhere the all-to-all."""
+        return self.moe_dispatcher or ("deepep" if self.framework == "hai-llm" else "alltoall")
+
+    @property
+    def stores_fp8_weights(self) -> bool:
+        """Whether weights are kept in fp8 alone. HAI-LLM casts fp32 main weights to fp8 (arXiv:2412.19437, figure 6)."""
+        return self._in_fp8 if self.fp8_weights is None else self.fp8_weights
+
+    @property
+    def stores_fp8_inputs(self) -> bool:
+        """Whether activation functions keep their inputs in fp8. HAI-LLM does for SwiGLU (arXiv:2412.19437, section 3.3.3)."""
+        return self._in_fp8 if self.fp8_activation_inputs is None else self.fp8_activation_inputs
+
+    @property
+    def _in_fp8(self) -> bool:
+        return self.framework == "hai-llm" and self.precision in ("fp8", "fp8-blockwise", "mxfp8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from parlay.estimate.estimate import Estimate
 from parlay.layouts.layout import Layout
+from parlay.layouts.unless_told import unless_told
 from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
 
@@ -34,7 +35,7 @@ def options(layout: Layout) -> str:
     if layout.sp is False and layout.tp > 1:
         parts.append("no sequence parallelism")
     parts += [
-        f"{count} layers on the {end} stage"
+        f"{count} layer{'s' if count > 1 else ''} on the {end} stage"
         for end, count in (("first", layout.first_layers), ("last", layout.last_layers))
         if count
     ]
@@ -55,12 +56,12 @@ def estimate_command(e: Estimate, model: str | None = None, cluster: str | None 
         f"parlay estimate {model or e.model.id} --on {cluster or e.cluster.id} --layout {x}",
         f"--seq-len {w.seq_len} --global-batch {w.global_batch}",
     ]
-    default_workload, default_layout = Workload(), Layout()
+    default_workload, default_layout = Workload(), Layout(**unless_told(w.framework, x.model_dump(exclude={"schedule"})))
     for flag, value, default in (
         ("precision", w.precision, default_workload.precision),
         ("optimizer", w.optimizer, default_workload.optimizer),
         ("framework", w.framework, default_workload.framework),
-        ("zero", x.zero, default_layout.zero),
+        ("zero", x.zero, Layout().zero),
         ("recompute", "+".join(x.recompute) or "none", "none"),
     ):
         if every or value != default:
@@ -72,7 +73,8 @@ def estimate_command(e: Estimate, model: str | None = None, cluster: str | None 
         if n not in told and getattr(w, n) != getattr(default_workload, n)
     ]
     short = {"tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "zero", "recompute"}
-    filled = {"sp": x.tp > 1, "shard": x.dp * x.cp, "schedule": "interleaved" if x.vpp > 1 else "1f1b"}
+    schedule = default_layout.schedule or ("interleaved" if x.vpp > 1 else "1f1b")
+    filled = {"sp": x.tp > 1, "shard": x.dp * x.cp, "schedule": schedule}
     for name in type(x).model_fields:
         value = getattr(x, name)
         if name not in short and value not in (getattr(default_layout, name), filled.get(name, ...)):

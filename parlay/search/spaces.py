@@ -23,6 +23,8 @@ def default_space(workload: Workload) -> Space:
         return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=(NONE, FULL), vpp=(1,))
     if workload.framework == "nanotron":
         return Space(cp=(1,), vpp=(1,), recompute=(NONE, FULL))
+    if workload.framework == "hai-llm":
+        return Space(cp=(1,), vpp=(1,), schedule=("1f1b", "dualpipe"), tp_overlap=(True,), ep_overlap=(False, True), refine=True)
     return Space(tp_overlap=(True,), ep_overlap=(False, True), refine=True)
 
 
@@ -48,10 +50,16 @@ def wide_space(workload: Workload) -> Space:
         return Space(
             zero=(0, 1), cp=(1,), micro_batch=(1, 2, 4, 8, 16), vpp=(1,), recompute=(NONE, FULL), schedule=RUNS["nanotron"], wide=True,
         )  # fmt: skip
+    modules: tuple[tuple[Recompute, ...], ...] = (NONE, ("mlp_activation",), ("mla_up",), FINE, ("mlp",), ("moe",), FULL)
+    if workload.framework == "hai-llm":
+        return Space(
+            zero=(0, 1), cp=(1,), vpp=(1,), micro_batch=(1, 2, 4, 8, 16), recompute=modules, recompute_layers=(),
+            tp_overlap=(True,), ep_overlap=(False, True), schedule=RUNS["hai-llm"], wide=True,
+        )  # fmt: skip
     return Space(
         zero=(0, 1, 2, 3), shard=(ALL, NODE), etp=(1, 2, 4, 8), micro_batch=(1, 2, 4, 8, 16),
         cp_kind=("zigzag", "allgather", "ulysses", "usp"),
-        recompute=(NONE, ("mlp_activation",), ("mla_up",), FINE, ("mlp",), ("moe",), FULL), recompute_layers=(),
+        recompute=modules, recompute_layers=(),
         tp_overlap=(True,), ep_overlap=(False, True), offload_optimizer=third, offload_activations=third,
         order=(DEFAULT_ORDER, ("tp", "cp", "pp", "dp")), schedule=RUNS["megatron-core"], wide=True,
     )  # fmt: skip

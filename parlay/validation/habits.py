@@ -52,7 +52,8 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"megatron-deepspeed", "deepspeed", "2022-03-31", 1, None, "unfused", False, flash=False, sp=False, dropout=0.1,
           recompute=("full",), bf16_gradient="fp32", said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
     Habit(r"megatron-lm \(flagperf\)", "megatron-core", "2024-06-30", 1, "fp32", "unfused", False),
-    Habit(r"megascale|hai-llm|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
+    Habit(r"hai-llm", "hai-llm", "2024-12-31", 1),
+    Habit(r"megascale|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
     # "dense CP long-seq a2a" (docs/b200/b200_release_v1.2_summary.md); its TransformerEngine 2.11 is of January 2026
     Habit(r"megatron-lm 23e00ed", "megatron-core", "2026-01-31", 1, "fp32", "unfused", False, cp_kind="ulysses",
           said="SimuMax's runs: a split sequence is exchanged by all-to-all (its summary says so)"),

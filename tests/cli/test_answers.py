@@ -268,6 +268,25 @@ def test_torchtitan_shards_with_fsdp_unless_told_otherwise(parlay):
     assert parlay(*words).document["estimate"]["layout"]["zero"] == 1
 
 
+def test_hai_llm_runs_dualpipe_unless_told_otherwise(parlay):
+    asked = ("qwen3-30b-a3b", "--on", "hgx-h800", "--global-batch", "64", "--json")
+    words = ("estimate", *asked, "--layout", "tp1.pp4.dp8.ep8")
+    assert parlay(*words).document["estimate"]["layout"]["schedule"] is None
+    for more, schedule, overlap in ((), "dualpipe", True), (("--set", "layout.schedule=zb-h1"), "zb-h1", False):
+        found = parlay(*words, "--framework", "hai-llm", *more).document["estimate"]["layout"]
+        assert (found["schedule"], found["ep_overlap"]) == (schedule, overlap)
+    for fixed in ("1f1b", "dualpipe"):  # and the command that a plan offers prices the same layout
+        plain = ("plan", *asked[:-1], "--framework", "hai-llm", "--gpus", "32", "--fix", f"schedule={fixed}")
+        row = parlay(*plain, "--json").document["rows"][0]["estimate"]
+        command = parlay(*plain).out.strip().splitlines()[-1].split()
+        again = parlay(*command[1:], "--json").document["estimate"]
+        left_open = ("sp", "shard")
+        assert {k: v for k, v in again["layout"].items() if k not in left_open} == {
+            k: v for k, v in row["layout"].items() if k not in left_open
+        }
+        assert again["step_s"] == row["step_s"]
+
+
 def test_a_first_row_that_barely_fits_says_how_to_leave_room(parlay):
     question = ("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--seq-len", "8192", "--global-batch", "64")
     assert "memory may be off by 5%: --headroom 4 keeps 4 GiB free" in " ".join(parlay(*question).out.split())

@@ -46,6 +46,27 @@ def test_deepseek_v3_fitted():
     assert not deepseek(fp8_activation_inputs=False, fp8_weights=False).fits[0]
 
 
+def test_hai_llm_stores_what_its_report_says():
+    """With nothing else said, the framework's own defaults are the report's choices; each is said, and can be overruled."""
+    layout = {"pp": 16, "dp": 128, "ep": 64, "recompute": ("norm", "mla_up", "mlp_activation"), "schedule": "dualpipe"}
+    run = {"seq_len": 4096, "global_batch": 15360, "precision": "fp8-blockwise", "framework": "hai-llm"}
+    said = " ".join(held("deepseek-v3", "hgx-h800", layout, **run).assumptions)
+    for words in (
+        "moments in bf16",
+        "weights kept in fp8 alone",
+        "inputs of activation functions kept in fp8",
+        "DeepEP dispatcher",
+    ):
+        assert words in said
+    assert held("deepseek-v3", "hgx-h800", layout, **run).fits[0]
+    other = {"fp8_weights": False, "fp8_activation_inputs": False, "moment_dtype": "fp32"}
+    assert not held("deepseek-v3", "hgx-h800", layout, **run, **other).fits[0]
+    for name in ("stores_fp8_weights", "stores_fp8_inputs"):
+        assert getattr(Workload(framework="hai-llm", precision="fp8-blockwise"), name)
+        assert not getattr(Workload(framework="hai-llm"), name)
+        assert not getattr(Workload(precision="fp8-blockwise"), name)
+
+
 def test_activation_inputs_in_fp8_are_half_as_large():
     plain, small = (deepseek("1f1b", fp8_activation_inputs=on).tree for on in (False, True))
 

@@ -80,7 +80,7 @@ LAYOUTS = st.fixed_dictionaries(
 )
 WORK = st.fixed_dictionaries(
     {
-        "framework": st.sampled_from(["megatron-core", "torchtitan", "deepspeed", "nanotron"]),
+        "framework": st.sampled_from(["megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm"]),
         "precision": st.sampled_from(["bf16", "fp32", "fp8", "mxfp8"]),
         "optimizer": st.sampled_from(["adamw", "adamw-8bit", "adafactor", "muon", "sgd"]),
         "flash_attention": st.booleans(),

@@ -297,7 +297,7 @@ drawn = st.builds(
 @given(
     st.lists(drawn, min_size=8, max_size=16),
     st.sampled_from(["llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-3-27b"]),
-    st.sampled_from(["megatron-core", "torchtitan", "deepspeed", "nanotron"]),
+    st.sampled_from(["megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm"]),
     st.booleans(),
 )
 def test_many_layouts_at_once_are_priced_as_each_alone(rows, name, framework, overlap):

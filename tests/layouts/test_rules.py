@@ -45,7 +45,7 @@ def recurrent():
     return ModelSpec(id="m", name="m", hidden=2048, vocab=32000, kinds=kinds, layers=(Run(kinds=("m", "d"), count=32),))
 
 
-MEGATRON, TITAN, DEEPSPEED, NANOTRON = "megatron-core", "torchtitan", "deepspeed", "nanotron"
+MEGATRON, TITAN, DEEPSPEED, NANOTRON, HAI = "megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm"
 
 # rule, model, workload, layout that breaks the rule alone, what to change so that it keeps it, words of message and hint
 CASES = [
@@ -79,12 +79,17 @@ CASES = [
     ("framework", dense(), {}, {"pp": 8, "schedule": "gpipe"}, {"schedule": "1f1b"}, ["megatron-core does not offer", "gpipe", "1f1b, interleaved (", "torchtitan: gpipe"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"pp": 2, "dp": 4, "zero": 2}, {"zero": 1}, ["ZeRO 0 or 1"]),
     ("framework", dense(), {"framework": NANOTRON}, {"dp": 8, "zero": 2}, {"zero": 1}, ["optimizer state only"]),
+    ("framework", dense(), {"framework": HAI}, {"dp": 8, "zero": 2}, {"zero": 1}, ["ZeRO-1 alone"]),
+    ("framework", dense(), {"framework": HAI}, {"cp": 8}, {"cp": 1, "dp": 8}, ["no context parallelism"]),
+    ("framework", dense(), {"framework": HAI}, {"pp": 8, "schedule": "gpipe"}, {"schedule": "zb-h1"}, ["hai-llm does not offer", "dualpipe ("]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"cp": 8}, {"cp_kind": "ulysses"}, ["Ulysses only"]),
     ("shard", dense(), {"framework": TITAN}, {"dp": 4, "cp": 2, "zero": 3, "shard": 1}, {"shard": 2}, ["whole context-parallel groups of cp=2", "2, 4, 8"]),
     ("sp", dense(), {}, {"tp": 8, "sp": False, "tp_overlap": True}, {"tp_overlap": False}, ["--tp-comm-overlap", "tp=8", "turn tp_overlap off"]),
     ("sp", mixture(), {}, {"tp": 8, "sp": False}, {"sp": True}, ["mixture of experts", "leave sp on, or use tp=1"]),
     ("ep_overlap", mixture(), {}, {"pp": 2, "dp": 4, "ep": 4, "ep_overlap": True}, {"vpp": 2}, ["pp=2", "set vpp to 2"]),
     ("ep_overlap", mixture(), {}, {"dp": 8, "ep": 4, "ep_overlap": True, "recompute": ("full",)}, {"recompute": ("norm",)}, ["recomputes whole layers", "turn ep_overlap off"]),
+    ("ep_overlap", mixture(), {"framework": HAI}, {"pp": 2, "dp": 4, "ep": 4, "ep_overlap": True}, {"schedule": "dualpipe"}, ["only under DualPipe"]),
+    ("ep_overlap", mixture(), {"framework": HAI}, {"dp": 8, "ep": 4, "ep_overlap": True}, {"ep_overlap": False}, ["only under DualPipe"]),
     ("order", dense(), {}, {"tp": 2, "pp": 2, "dp": 2, "order": ("pp", "tp", "cp", "dp")}, {"order": ("tp", "cp", "pp", "dp")}, ["pp-tp-cp-dp", "tp-cp-pp-dp"]),
     ("order", dense(), {"framework": TITAN}, {"pp": 2, "dp": 4, "order": ("tp", "cp", "pp", "dp")}, {"pp": 1, "dp": 8}, ["torchtitan does not place", "tp-cp-dp-pp"]),
     ("order", mixture(), {}, {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "order": ("tp", "cp", "pp", "dp")}, {"ep": 2}, ["copies of experts (2)", "rest (4)", "etp x ep = tp x cp = 2"]),
