@@ -2,9 +2,9 @@
 
 A tuned space is priced whole, and then full recompute on some layers is tried on the best grids. A wide space has too
 many combinations: first everything that costs no time to save memory, then recompute and offload on those of them
-that could still be among the best, the most promising first. Saving memory makes no step shorter by more than a tie (a
-stage that copies more hides a little more of ZeRO-3's traffic), so what is left out cannot be in the fastest grids
-(tests/search/test_wide.py).
+that could still be among the best, the most promising first. Saving memory makes no step shorter than one with nothing
+recomputed and nothing on the host by more than a tie (a stage that copies more hides a little more of ZeRO-3's traffic),
+so what is left out cannot be in the fastest grids (tests/search/test_wide.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from parlay.estimate.estimate import price_time
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import Question
 from parlay.layouts.vocabulary import Recompute, recompute_bits
-from parlay.rates.interface import Rates
 from parlay.search.combine import useful
-from parlay.search.shortlist import GRID, TIE, limit_s
+from parlay.search.shortlist import GRID, TIE, Timelines
 from parlay.search.space import Counted, Space, join, keep, layouts_of
 
 Best = Callable[[], tuple[Layouts, NDArray[np.float64]] | None]  # the best rows so far with their steps, if there are any
@@ -31,10 +30,10 @@ REFINED = 16  # grids on which full recompute on some layers is tried
 FULL: tuple[Recompute, ...] = ("full",)
 
 
-def explored(question: Question, space: Space, counted: Counted, best: Best, rates: Rates, top: int) -> Iterator[Layouts]:
+def explored(question: Question, space: Space, counted: Counted, best: Best, timelines: Timelines) -> Iterator[Layouts]:
     """Yield the layouts to price; `best` tells what has been found by then."""
     if space.wide:
-        yield from _promising(question, space, counted, best, rates, top)
+        yield from _promising(question, space, counted, best, timelines)
         return
     yield from layouts_of(question, space, counted)
     yield from _on_some_layers(question, space, counted, best)
@@ -61,41 +60,69 @@ def _on_some_layers(question: Question, space: Space, counted: Counted, best: Be
         yield join(blocks)
 
 
-def _promising(question: Question, space: Space, counted: Counted, best: Best, rates: Rates, top: int) -> Iterator[Layouts]:
+def _promising(question: Question, space: Space, counted: Counted, best: Best, timelines: Timelines) -> Iterator[Layouts]:
     """Yield what spends no time to save memory, then recompute and offload on what could still be among the best."""
+    limit = _Limit(best, timelines)
     found: list[Layouts] = []
-    bounds: list[NDArray[np.float64]] = []
+    steps: list[NDArray[np.float64]] = []
     for x in layouts_of(question, bare(space), counted):
         yield x
-        step = price_time(question.model, question.cluster, question.workload, x, rates).step
-        near = step <= _limit(best, top)
+        step = price_time(question.model, question.cluster, question.workload, on_device(x), timelines.rates).step
+        near = timelines.least_s(x, step) <= limit.now()
         _leave_out(counted, int((~near).sum()))
         found.append(x.take(near))
-        bounds.append(step[near])
+        steps.append(step[near])
     if not found:
         return
-    everything, bound = join(found), np.concatenate(bounds)
-    order = np.argsort(bound, kind="stable")
-    everything, bound = everything.take(order), bound[order]
+    everything, step = join(found), np.concatenate(steps)
+    near = timelines.least_s(everything, step) <= limit.now()
+    timelines.look_at_cuts(everything.take(near), step[near])
+    least = timelines.least_s(everything, step)
+    order = np.argsort(least, kind="stable")
+    everything, least = everything.take(order), least[order]
     savings = Savings.of(question, space)
     each = max(1, CHUNK // max(1, savings.most))
-    for start in range(0, len(bound), each):
-        if bound[start] > _limit(best, top):
-            _leave_out(counted, len(bound) - start)
-            return
-        kept = keep(savings.on(everything.take(slice(start, start + each))), question, counted)
-        if len(kept):
-            yield kept
+    blocks: list[Layouts] = []
+    for start in range(0, len(least), each):
+        if least[start] > limit.now():
+            _leave_out(counted, len(least) - start)
+            break
+        blocks.append(keep(savings.on(everything.take(slice(start, start + each))), question, counted))
+        if sum(map(len, blocks)) >= CHUNK // 2:
+            yield join(blocks)
+            blocks = []
+    if any(len(block) for block in blocks):
+        yield join(blocks)
+
+
+@dataclasses.dataclass
+class _Limit:
+    """The step above which nothing can be shown any more, by the timelines of the best rows so far."""
+
+    best: Best
+    timelines: Timelines
+    seen: Layouts | None = None
+    slowest: float = float("inf")  # of the grids that would be shown
+
+    def now(self) -> float:
+        """Return it as of now."""
+        found = self.best()
+        if found and found[0] is not self.seen:
+            self.seen, self.slowest = found[0], self.timelines.limit_s(*found, self.slowest)
+        return self.slowest * (1 + TIE)
+
+
+def on_device(x: Layouts) -> Layouts:
+    """Return the layouts with nothing on the host: less recompute keeps more, and so copies more of a share that must go there."""
+    if not (x.offload_activations.any() or x.offload_optimizer.any()):
+        return x
+    nothing = np.zeros(len(x))
+    return dataclasses.replace(x, offload_activations=nothing, offload_optimizer=nothing)
 
 
 def _leave_out(counted: Counted, count: int) -> None:
     counted.considered += count
     counted.reject("slower", count)
-
-
-def _limit(best: Best, top: int) -> float:
-    found = best()
-    return limit_s(*found, top) * (1 + TIE) if found else float("inf")
 
 
 def _without_recompute(space: Space) -> bool:

@@ -23,7 +23,7 @@ from parlay.rates.interface import Rates
 from parlay.search.explore import explored
 from parlay.search.levers import cheapest_lever
 from parlay.search.sensitivity import Change, Sensitivity, most_helpful, sensitivities
-from parlay.search.shortlist import TIE, near_best, ranked
+from parlay.search.shortlist import TIE, Timelines, near_best
 from parlay.search.space import Counted, Space, join
 from parlay.search.spaces import default_space
 
@@ -181,6 +181,7 @@ class _Found:
     """What a search carries from chunk to chunk; `kept` is set at once, so an interrupt leaves it whole."""
 
     counted: Counted
+    timelines: Timelines
     kept: tuple[_Kept, _Kept] | None = None  # the best rows, and the front of time and memory
     nearest: tuple[float, Layout] | None = None
     priced: int = 0
@@ -203,10 +204,10 @@ def _search(
     top: int = 5,
 ) -> _Found:
     """Price all layouts of `space`; memory for all, time for those that fit."""
-    found = _Found(Counted())
+    found = _Found(Counted(), Timelines(model, cluster, workload, rates, top))
     question = Question(model, cluster, workload, gpus)
     try:
-        for layouts in explored(question, space, found.counted, found.best, rates, top):
+        for layouts in explored(question, space, found.counted, found.best, found.timelines):
             stages = stages_of(model, layouts, workload.global_batch, every=False)
             pipes = Pipes.of(model, cluster, workload, layouts, stages)
             held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
@@ -270,7 +271,7 @@ def _rows(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
     if found.kept is None:
         return ()
     best = found.kept[0]
-    chosen = [best.layouts.one(i) for i in ranked(model, cluster, workload, best.layouts, best.step, rates, top)]
+    chosen = [best.layouts.one(i) for i in found.timelines.ranked(best.layouts, best.step)]
     estimates = [estimate(model, cluster, workload, layout, rates=rates) for layout in chosen]
     estimates.sort(key=lambda e: e.step_s)
     first = estimates[0]

@@ -1,10 +1,13 @@
 """From the closed form to the exact timeline: the rows that can still be shown are timed operation by operation and ranked again.
 
 Closed forms take chunks as equally long; the timeline has them as they are. Rows of one grid that differ in virtual
-stages, schedule or ends are kept apart until then, because between these the closed form can err.
+stages, schedule or ends are kept apart until then, because between these the closed form can err. What a timeline has told
+about one cut of the layers, it tells about the others that are cut alike.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,7 @@ from parlay.estimate.time import StepTime
 from parlay.estimate.timeline import exact_bubble_s
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
+from parlay.layouts.vocabulary import SCHEDULES
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Rates
@@ -24,22 +28,24 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TIE = 0.005  # of a step: layouts closer than this are a tie
-GRIDS = 64  # at least so many grids are on the shortlist
-MARGIN = 0.15  # a pipe that the closed form has slower than the slowest of these by more than this is not on it
-SLACK = 0.04  # by which a timeline may be shorter than the closed form (interleaved 1F1B: benchmarks.md)
-# The same once pipes that are cut alike have been timed. Among them the share differs by up to 0.05, mostly by 0.01; on twelve
-# questions (benchmarks.md) the rows shown are those that timing all of the shortlist finds.
-SAME_CUT = 0.01
-OPERATIONS, ROUNDS = (
-    1_000,
-    3,
-)  # timed of a row: the more of the two; the rest of a step follows from the last round (benchmarks.md)
+GRIDS = 128  # at least so many grids are kept until they are timed
+MARGIN = 0.15  # a pipe that the closed form has slower than the slowest of these by more than this is not kept
+# By which a timeline may be shorter than the closed form, for each schedule: measured, not proven (docs/benchmarks.md).
+SLACK = np.array([{"dualpipe": 0.10, "dualpipev": 0.11}.get(name, 0.08) for name in SCHEDULES])
+# The same once a pipe that is cut alike and has as many micro-batches was timed: among the fastest twentieth of a space it holds
+# for 19 of 20 layouts, and the others miss it by up to 0.04 (tests/search/test_wide.py).
+SAME_CUT = 0.02
+OPERATIONS = (
+    1_000  # timed of a row, or ROUNDS if these are more; the rest of a step follows from the last one (docs/benchmarks.md)
+)
+ROUNDS = 3
 GRID = ("tp", "cp", "pp", "dp", "ep", "etp", "zero")
 WORK = (  # what the operations of a pipeline take and how they stand
     "tp", "cp", "pp", "dp", "ep", "etp", "vpp", "schedule", "first_layers", "last_layers", "micro_batch", "cp_kind", "ulysses", "sp",
     "tp_overlap", "ep_overlap", "recompute", "recompute_layers", "order",
 )  # fmt: skip
-CUT = ("pp", "vpp", "schedule", "first_layers", "last_layers")  # how layers lie on stages and chunks
+# How layers lie on stages and chunks, and how long expert layers are beside embedding and head.
+CUT = ("pp", "vpp", "schedule", "first_layers", "last_layers", "ep_overlap")
 PIPE = (*GRID, "vpp", "schedule", "first_layers", "last_layers")
 
 
@@ -56,61 +62,104 @@ def near_best(x: Layouts, step: Array, peak: Array, top: int) -> Ints:
     return rows[np.lexsort((peak[rows], step[rows]))]
 
 
-def limit_s(x: Layouts, step: Array, top: int) -> float:
-    """Return the step of the slowest grid that is kept; infinite while there is room for more."""
-    fastest = _least(_groups(x, GRID), step)
-    many = max(top, GRIDS)
-    return float(np.sort(fastest)[many - 1]) if len(fastest) >= many else float("inf")
+@dataclasses.dataclass
+class Timelines:
+    """Exact steps of the layouts of one question, as far as they can matter to its `top` best grids; what was timed is kept."""
 
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    rates: Rates
+    top: int
+    bubbles: dict[tuple[int, ...], float] = dataclasses.field(default_factory=dict)  # of each work
+    over: dict[tuple[int, ...], float] = dataclasses.field(default_factory=dict)  # least timeline over closed form, by cut
 
-def ranked(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, step: Array, rates: Rates, top: int) -> Ints:
-    """Return one row of each of the `top` best grids, best first, by their exact timelines.
+    def ranked(self, x: Layouts, step: Array) -> Ints:
+        """Return one row of each of the best grids, best first; `step` is the closed form's.
 
-    Of rows within TIE of the best of their pipe, and then of pipes within TIE of the best of their grid, the least to set
-    up is taken: fewer virtual stages, then less recompute, then larger micro-batches. Differences below TIE are smaller
-    than what the model can tell.
-    """
-    rows = _simplest(x, step, _groups(x, PIPE))
-    rows = rows[np.argsort(step[rows], kind="stable")]
-    few = x.take(rows)
-    exact = _worth_timing(model, cluster, workload, few, rates, top)
-    timed = np.flatnonzero(np.isfinite(exact))
-    rows, few, exact = rows[timed], few.take(timed), exact[timed]
-    best = _simplest(few, exact, _groups(few, GRID))
-    return np.asarray(rows[best[np.argsort(exact[best], kind="stable")]][:top])
+        Of rows within TIE of the best of their pipe, and then of pipes within TIE of the best of their grid, the least to
+        set up is taken: fewer virtual stages, then less recompute, then larger micro-batches. Differences below TIE are
+        smaller than what the model can tell.
+        """
+        rows, few, exact = self._timed(x, step)
+        best = _simplest(few, exact, _groups(few, GRID))
+        return np.asarray(rows[best[np.argsort(exact[best], kind="stable")]][: self.top])
 
+    def limit_s(self, x: Layouts, step: Array, before: float) -> float:
+        """Return the exact step of the slowest grid that would be shown, or `before`, what it was of fewer rows, if that is less."""
+        near = np.flatnonzero(self.least_s(x, step) <= before * (1 + TIE))
+        if not len(near):
+            return before
+        _, few, exact = self._timed(x.take(near), step[near])
+        fastest = np.sort(_least(_groups(few, GRID), exact))
+        return min(before, float(fastest[self.top - 1])) if len(fastest) >= self.top else before
 
-def _worth_timing(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, rates: Rates, top: int) -> Array:
-    """Return exact steps of rows that stand fastest first by their closed form; infinite where timing them could change nothing.
+    def least_s(self, x: Layouts, step: Array) -> Array:
+        """Return what the exact step of each row may be at least, by its closed form and the pipes that are cut alike."""
+        columns = self._cuts(x)
+        first, cut = distinct(columns)
+        share = np.array([self._share(c) for c in zip(*(column[first].tolist() for column in columns), strict=True)])
+        return np.asarray(step * share[cut])
 
-    That is where the closed form less SLACK is slower than a row of the same grid, or than `top` grids, by their timelines.
-    Pipes that are cut alike and timed already say how far the closed form lies below the timeline for such a cut: uneven
-    chunks cost all of them about the same share.
-    """
-    grid = _groups(x, GRID)
-    time = price_time(model, cluster, workload, x, rates, stages=stages_of(model, x, workload.global_batch))
-    exact = np.full(len(x), np.inf)
-    best = np.full(int(grid.max()) + 1, np.inf)
-    work = distinct(
-        [*(np.asarray(getattr(x, n)).astype(np.int64) for n in WORK), (1e6 * x.offload_activations).astype(np.int64)]
-    )[1]
-    cut = distinct([np.asarray(getattr(x, n)).astype(np.int64) for n in CUT])[1]
-    over = np.ones(int(cut.max()) + 1)  # timeline over closed form, the least of a cut
-    seen = np.zeros(len(over), dtype=bool)
-    bubbles: dict[int, float] = {}
-    for row in range(len(x)):
-        beaten = min(best[grid[row]], float(np.sort(best)[top - 1]) if top <= len(best) else np.inf) * (1 + TIE)
-        slack = SAME_CUT if seen[cut[row]] else SLACK
-        if time.step[row] * (over[cut[row]] - slack) <= beaten:
-            same = int(work[row])
-            if same not in bubbles:
-                bubbles[same] = _bubble_s(time, model, x, row)
-            exact[row] = time.step[row] - time.bubble[row] + bubbles[same]
-            best[grid[row]] = min(best[grid[row]], exact[row])
-            share = exact[row] / time.step[row]
-            over[cut[row]] = min(over[cut[row]], share) if seen[cut[row]] else share
-            seen[cut[row]] = True
-    return exact
+    def look_at_cuts(self, x: Layouts, step: Array) -> None:
+        """Time one row of each cut of which nothing is known: the fastest by its closed form."""
+        x = x.take(np.argsort(step, kind="stable"))
+        columns = self._cuts(x)
+        first, _ = distinct(columns)
+        known = [cut in self.over for cut in zip(*(column[first].tolist() for column in columns), strict=True)]
+        some = x.take(first[~np.array(known, dtype=bool) & (x.pp[first] > 1)])
+        if len(some):
+            time = self._priced(some)
+            for i, cut in enumerate(zip(*(column.tolist() for column in self._cuts(some)), strict=True)):
+                self.over[cut] = float(1.0 + (_bubble_s(time, self.model, some, i) - time.bubble[i]) / time.step[i])
+
+    def _cuts(self, x: Layouts) -> list[Ints]:
+        """Return how layers lie on stages and chunks, and how many micro-batches pass them, as columns."""
+        return [*(np.asarray(getattr(x, name)).astype(np.int64) for name in CUT), x.micro_batches(self.workload.global_batch)]
+
+    def _share(self, cut: tuple[int, ...]) -> float:
+        """Return the least share of its closed form that a timeline of this cut may take: all of it without a pipeline."""
+        if cut[0] < 2:
+            return 1.0
+        return self.over[cut] - SAME_CUT if cut in self.over else 1.0 - float(SLACK[cut[CUT.index("schedule")]])
+
+    def _priced(self, x: Layouts) -> StepTime:
+        stages = stages_of(self.model, x, self.workload.global_batch)
+        return price_time(self.model, self.cluster, self.workload, x, self.rates, stages=stages)
+
+    def _timed(self, x: Layouts, step: Array) -> tuple[Ints, Layouts, Array]:
+        """Return the rows whose timelines were worth looking at, fastest first by their closed forms, and their exact steps."""
+        rows = _simplest(x, step, _groups(x, PIPE))
+        rows = rows[np.argsort(step[rows], kind="stable")]
+        few = x.take(rows)
+        exact = self._worth_timing(few)
+        timed = np.flatnonzero(np.isfinite(exact))
+        return rows[timed], few.take(timed), exact[timed]
+
+    def _worth_timing(self, x: Layouts) -> Array:
+        """Return exact steps of rows that stand fastest first by their closed form; infinite where they could change nothing.
+
+        That is where the least that a timeline may be is slower than a row of the same grid, or than `top` grids, by theirs.
+        """
+        grid = _groups(x, GRID)
+        time = self._priced(x)
+        exact = np.full(len(x), np.inf)
+        best = np.full(int(grid.max()) + 1, np.inf)
+        works = np.stack(
+            [np.asarray(getattr(x, n)).astype(np.int64) for n in WORK] + [(1e6 * x.offload_activations).astype(np.int64)]
+        )
+        work: list[list[int]] = works.T.tolist()
+        for row, cut in enumerate(zip(*(column.tolist() for column in self._cuts(x)), strict=True)):
+            slowest = float(np.sort(best)[self.top - 1]) if self.top <= len(best) else np.inf
+            if time.step[row] * self._share(cut) <= min(best[grid[row]], slowest) * (1 + TIE):
+                same = tuple(work[row])
+                if same not in self.bubbles:
+                    self.bubbles[same] = _bubble_s(time, self.model, x, row)
+                exact[row] = time.step[row] - time.bubble[row] + self.bubbles[same]
+                best[grid[row]] = min(best[grid[row]], exact[row])
+                share = float(exact[row] / time.step[row])
+                self.over[cut] = min(self.over.get(cut, share), share)
+        return exact
 
 
 def exact_steps(model: ModelSpec, cluster: Cluster, workload: Workload, x: Layouts, rates: Rates) -> Array:
