@@ -43,14 +43,19 @@ FLASH2_SINCE = "2023-11-30"  # released in July 2023, in the training stacks by 
 EARLY_STOP_SINCE = "2023-10-04"
 EARLY_STOP_UNTIL = "2025-08-18"
 
-# Seconds of host time from one operator of a layer to the next: Python modules, autograd, checks, the launch itself.
-# Layers of hidden 1024 on A100 under Megatron-DeepSpeed never take less than 3.4 ms (forward, recompute, backward) however
-# small their batch (vTrain's single-node runs): 12 operators a forward, 3.2 forwards' worth of host time. Transformer Engine's modules do more a call:
-# Qwen3 layers with experts take 9 to 16 ms at micro-batch 1 on x86 hosts of B200 and B300, Moonlight's 13 to 17 ms on H100 (36
-# to 51 operators; HAI-LLM publishes nothing that would tell it apart); DeepSeek-V3's take 33 ms on Grace, both in NVIDIA's recipe and at the start of Megatron-LM's GB200 study.
-HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 75e-6, "torchtitan": 40e-6, "nanotron": 75e-6, "hai-llm": 110e-6}
+# Seconds of host time from one operator of a layer to the next (Python modules, autograd, checks, the launch itself), on the x86
+# hosts of B200 and B300. Megatron-core: Qwen3 layers with experts take 9 to 16 ms there at micro-batch 1 (36 to 51 operators);
+# HAI-LLM publishes nothing that would tell it apart. DeepSpeed: layers of hidden 1024 on A100 under Megatron-DeepSpeed never take
+# less than 3.4 ms (forward, recompute, backward) however small their batch (vTrain's single-node runs): 12 operators a forward,
+# 3.2 forwards' worth of host time, 75 us on those hosts. torchtitan and nanotron: 40 and 75 us on hosts of H100.
+HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 44e-6, "torchtitan": 32e-6, "nanotron": 60e-6, "hai-llm": 110e-6}
+# Host time of an operator over those hosts', by what the device's usual hosts are: EPYC 7002 and 7003 beside A100, Xeon 8480 beside
+# H100, Grace. In Megatron-LM's own tests, whose small layers all wait for the host, the step that fits best is with 1.4 and 1.15
+# on H100 (25 runs of dense layers, 12 with experts), 2.05 and 1.45 on A100 (18 and 8), 2.05 and 2.0 on GB200 (24 and 15):
+# the middles. What is left in them is some 10 ms a step, whatever the layers, which is not modelled.
+HOST_FACTOR = {"ampere": 1.7, "hopper": 1.25}
+GRACE_FACTOR = 2.0
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
-GRACE_FACTOR = 2.0  # Arm cores of Grace against those x86 hosts, from the same rows
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
 
 
@@ -85,9 +90,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     older = FLASH1 if kernel == "flash1" else 1.0
     # torchtitan's own layers, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
     eager = workload.compiled is False or (workload.framework == "torchtitan" and not workload.compiled and _after_2024(workload))
-    grace = device.architecture.lower() in ("blackwell", "hopper") and device.id.lower().startswith("g")
     return Traits(
-        host_operator_s=HOST_OPERATOR_S[workload.framework] * (GRACE_FACTOR if grace else 1.0),
+        host_operator_s=HOST_OPERATOR_S[workload.framework] * _host_factor(device),
         fused_groups=workload.framework != "megatron-core",
         norm=EAGER_NORM if eager else 1.0,
         rope=EAGER_ROPE if eager else 1.0,
@@ -100,6 +104,12 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
         early_stop=_early_stop(workload),
     )
+
+
+def _host_factor(device: Device) -> float:
+    """Return how much longer an operator takes on a device's usual host than on those of B200 and B300."""
+    grace = device.architecture.lower() in ("blackwell", "hopper") and device.id.lower().startswith("g")
+    return GRACE_FACTOR if grace else HOST_FACTOR.get(device.architecture.lower(), 1.0)
 
 
 def attention_kernel(workload: Workload) -> Kernel:

@@ -16,7 +16,9 @@ INTRODUCTION = """# Validation
 
 This page is generated: `parlay validate` prints the same numbers. Every run below was measured and published by others. Parlay
 predicts it from its published settings alone. An error is predicted / measured - 1; median, mean and 90th percentile are of its
-size, the bias is the median with its sign (negative: predicted too fast). One factor per device and number format is fitted to the runs of tiers A and B; no constant belongs to a run, a source or a model.
+size, the bias is the median with its sign (negative: predicted too fast). One factor per device and number format is fitted to the runs of tiers A and B,
+and what an operator costs the host, by framework and kind of host, was read off runs whose layers wait for it (`parlay/estimate/traits.py`,
+`operators.py`); no constant belongs to a run, a source or a model.
 
 Runs of tier A print a complete layout, and their recompute setting is known; in tier B it is not known for sure; C lacks part of
 the layout or the batch; `weak` are runs that their own source casts doubt on. Where a setting is not published the framework's

@@ -98,4 +98,4 @@ def _workload(run: Run, args: Given, dp: int, said: list[str]) -> Workload:
 
 
 def _dispatcher(text: str, args: Given) -> str | None:
-    return (args.text("--moe-flex-dispatcher-backend") or "deepep") if text == "flex" else text or None
+    return (args.text("--moe-flex-dispatcher-backend") or "deepep") if text == "flex" else text or "allgather"

@@ -21,7 +21,7 @@ def test_a_light_head_needs_no_split_of_its_own(name, stages):
     ("name", "layout", "cluster"),
     [
         ("deepseek-v3", {"pp": 16, "dp": 64, "ep": 64}, "hgx-h800"),
-        ("gemma-3-27b", {"tp": 8, "pp": 4, "dp": 2}, "dgx-h100"),
+        ("gemma-3-27b", {"tp": 4, "pp": 4, "dp": 4}, "dgx-h100"),
         ("llama-3.1-8b", {"pp": 8, "dp": 8}, "dgx-h100"),
     ],
 )

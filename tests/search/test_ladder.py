@@ -50,7 +50,7 @@ def test_sizes_grow_and_every_layout_is_priced_alike(dense, mixture):
         for step in found.steps:
             e = estimate(step.model, A100, WORK, step.layout)
             assert e.fits
-            assert e.tokens_per_s_per_gpu == pytest.approx(step.tokens_per_s_per_gpu, rel=1e-6)
+            assert e.tokens_per_s_per_gpu == pytest.approx(step.tokens_per_s_per_gpu, rel=1e-5)
             assert e.peak_bytes == pytest.approx(step.memory.value, rel=1e-9)
             assert sum(memory_by_term(step.memory).values()) == pytest.approx(step.memory.value)
             assert step.layout.gpus == (1 if step.rung == "one GPU" else 8)
