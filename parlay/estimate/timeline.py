@@ -19,11 +19,15 @@ from parlay.models.spec import ModelSpec
 from parlay.schedules.build import build
 from parlay.schedules.costs import Costs
 from parlay.schedules.schedule import Schedule
-from parlay.schedules.timeline import simulate
+from parlay.schedules.timeline import Timeline, simulate
 
 Array = NDArray[np.float64]
 
 MOST_OPERATIONS = 100_000  # a longer step is timed up to here; after that every round takes as long as the last one timed
+SETTLING = (
+    4  # micro-batches beyond fill and drain after which 1F1B is looked at for the first time, and 4 times that for the second
+)
+SETTLED = 1e-9  # relative: micro-batches that follow each other this evenly do so for good
 STEADY = 4  # rounds of p micro-batches after which every round takes as long as the one before
 
 
@@ -43,7 +47,8 @@ def exact_bubble_s(
 ) -> float:
     """Return the seconds a step of `layout`, row `row` of `time`, waits beyond its slowest stage's work.
 
-    Up to about `most` operations are timed, at least `rounds` (3 or more) of p micro-batches. Every stage is listed in `time`.
+    Plain 1F1B is timed until it repeats itself. Of the others, and of it where transfers run beside compute, up to about `most`
+    operations are timed, at least `rounds` (3 or more) of p micro-batches. Every stage is listed in `time`.
     """
     name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
     m, pp = int(time.micro_batches[row]), layout.pp
@@ -54,6 +59,14 @@ def exact_bubble_s(
     virtual = 1 if name in V_SHAPED else layout.vpp  # these have two by definition
     each_way = float(time.hops[row]) / (2 * (pp - 1))
     costs: tuple[Array, Array, Array] | None = None
+    for count in (2 * pp + SETTLING, 4 * pp + 4 * SETTLING) if name == "1f1b" and not each_way else ():
+        if count < m:
+            schedule = _built(name, pp, count, virtual)
+            costs = costs or _chunk_costs(time, model, layout, schedule, row)
+            timed = simulate(schedule, Costs.of(schedule, *costs, each_way))
+            pace = settled_pace_s(timed)
+            if pace is not None:
+                return max(timed.step_s + (m - count) * pace - m * busy, 0.0)
     ends = []
     for count in (shown, shown - pp) if shown < m else (shown,):
         schedule = _built(name, pp, count, virtual)
@@ -61,6 +74,26 @@ def exact_bubble_s(
         ends.append(simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s)
     pace = max((ends[0] - ends[-1]) / pp, busy)
     return max(ends[0] + (m - shown) * pace - m * busy, 0.0)
+
+
+def settled_pace_s(timeline: Timeline) -> float | None:
+    """Return the seconds from one micro-batch to the next for good, once plain 1F1B repeats itself; None if it does not yet.
+
+    After its fill, stage r runs iterations: the forward of micro-batch i + p - 1 - r, then the backward of i. Both start when the
+    operation before them on the stage and one of another stage are over: the forward's input comes from iteration i - 1 of
+    stage r - 1, the backward's from iteration i of stage r + 1, where the last stage has it from its own forward. So where
+    every operation of one iteration, on all stages, starts the same time after its counterpart of the iteration before, those
+    of the next iteration do too, and by induction all that a longer step adds before its drain, which is then only later.
+    The last iteration that all stages have, and the one before, are compared, each with its predecessor.
+    """
+    schedule = timeline.schedule
+    p, start = schedule.stages, timeline.start_s
+    last = schedule.micro_batches - p  # of stage 0, whose fill is the longest
+    if last < 2:
+        return None
+    forward = schedule.offset[:-1] + (p - 1 - np.arange(p)) + 2 * last
+    steps = np.stack([start[i] - start[i - 2] for i in (forward, forward + 1, forward - 2, forward - 1)])
+    return float(steps.mean()) if np.ptp(steps) <= SETTLED * steps.max() else None
 
 
 @lru_cache(maxsize=8)

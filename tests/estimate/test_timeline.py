@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parlay.estimate import timeline
 from parlay.estimate.estimate import estimate, price
-from parlay.estimate.timeline import with_timeline
+from parlay.estimate.timeline import settled_pace_s, with_timeline
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import check
@@ -12,6 +14,8 @@ from parlay.models.load import load_model
 from parlay.models.spec import Run
 from parlay.rates.choose import rates_for
 from parlay.schedules.build import build
+from parlay.schedules.costs import Costs
+from parlay.schedules.timeline import simulate
 
 CLUSTER = load_cluster("dgx-h100")
 
@@ -61,6 +65,38 @@ def test_long_steps_are_extended_at_the_pace_of_the_slowest_stage():
     finally:
         timeline.MOST_OPERATIONS = before
     assert part.step[0] == pytest.approx(whole.step[0], rel=1e-6)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(st.floats(0.9, 1.1), st.floats(1.8, 2.4)), min_size=2, max_size=8),
+    st.floats(0, 0.5), st.integers(2, 24), st.integers(1, 60),
+)  # fmt: skip
+def test_what_1f1b_has_settled_to_goes_on(chunks, transfer, beyond, more):
+    """Stages that differ by little settle late: where a pace is given, every longer step follows from it."""
+    p, costs = len(chunks), np.array(chunks).T
+
+    def timed(m):
+        schedule = build("1f1b", p, m)
+        return simulate(schedule, Costs.of(schedule, costs[0], costs[1], transfer_s=transfer))
+
+    short = timed(p + beyond)
+    pace = settled_pace_s(short)
+    if pace is not None:
+        assert timed(p + beyond + more).step_s == pytest.approx(short.step_s + more * pace, rel=1e-9)
+
+
+def test_1f1b_that_has_not_settled_gives_no_pace():
+    """A slow first stage fills the others' room first; transfers beside compute make micro-batches follow each other unevenly."""
+
+    def pace(m, first=1.0, transfer=0.0):
+        schedule = build("1f1b", 4, m)
+        return settled_pace_s(simulate(schedule, Costs.of(schedule, [first, 1, 1, 1], [2 * first, 2, 2, 2], transfer_s=transfer)))
+
+    assert pace(7) == 3.0
+    assert (pace(8, first=1.1), pace(9, first=1.1)) == (None, pytest.approx(3.3))
+    assert pace(30, transfer=0.3) is None
+    assert pace(5) is None  # too short to tell
 
 
 def test_an_estimate_shows_the_exact_step():
