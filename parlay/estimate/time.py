@@ -147,7 +147,7 @@ class StepTime:
             total("step.compute", "compute", tuple(compute), unit="s"),
             recompute,
             total("step.exposed", "exposed communication", tuple(exposed), unit="s"),
-            Term("step.bubble", "pipeline bubble", self.bubble, "s", source="exact"),
+            Term("step.bubble", "pipeline bubble", self.bubble, "s", source=weakest(t.source for t in compute)),
             self.data.optimizer,
         )
         return dataclasses.replace(total("step", "step", parts, unit="s"), value=self.step)
@@ -160,10 +160,11 @@ class StepTime:
             value = np.zeros_like(self.step)
             for name, cost in self.blocks.items():
                 value = value + self.by_pipe.weights[name][rows, self.slowest] * cost.hidden[axis][block_row]
-            parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s"))
+            source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
+            parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s", source=source))
         value = self.by_pipe.host.hidden[rows, self.slowest] * self.micro_batches
-        parts.append(Term("hidden.host", "activations to and from the host", value, "s"))
-        parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s"))
+        parts.append(Term("hidden.host", "activations to and from the host", value, "s", source=self.by_pipe.host.source))
+        parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s", source=self.data.terms[0].source))
         return total("hidden", "hidden communication", tuple(parts), unit="s")
 
 

@@ -167,7 +167,7 @@ def _framework(x: Layouts, q: Question) -> Mask:
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
     if q.workload.framework in ("nanotron", "hai-llm"):
-        broken |= x.zero > 1
+        broken |= (x.zero > 1) | (x.offload_optimizer > 0) | (x.offload_activations > 0)
     if q.workload.framework == "hai-llm":
         broken |= x.cp > 1
     return np.asarray(broken)
@@ -181,6 +181,9 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
     if f == "nanotron" and x.zero > 1:
         return "nanotron shards optimizer state only", "use zero=1, or zero=0"
+    if f in ("nanotron", "hai-llm") and (x.offload_optimizer or x.offload_activations):
+        who = "nanotron keeps" if f == "nanotron" else "DeepSeek's papers put, under hai-llm,"
+        return f"{who} neither optimizer state nor activations on the host", "leave both offloads at 0"
     if f == "hai-llm" and x.zero > 1:
         return "DeepSeek's papers describe ZeRO-1 alone under hai-llm", "use zero=1, or zero=0"
     if f == "hai-llm" and x.cp > 1:

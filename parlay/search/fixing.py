@@ -39,10 +39,13 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
             raise UsageError(f"'{axis}' is fixed twice", where=f"--fix {text[:60]}", hint=f"several values: --fix {axis}=A,B")
         given.add(axis)
         kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
-    if any(text.partition("=")[0].strip() == "schedule" for text in texts):
-        # Whoever names a schedule wants a pipeline.
-        asked = space.asked
-        kept["asked"] = dataclasses.replace(asked, bounds=(*asked.bounds, Bound("pp", ">=", 2)))
+    # Whoever names a schedule wants a pipeline, and whoever names a shard wants ZeRO-3.
+    meant = [Bound("pp", ">=", 2)] if "schedule" in given else []
+    if "shard" in given and "zero" not in kept and not any(b.axis == "zero" for b in space.asked.bounds):
+        meant.append(Bound("zero", ">=", 3))
+        kept["zero"] = (3,)
+    if meant:
+        kept["asked"] = dataclasses.replace(space.asked, bounds=(*space.asked.bounds, *meant))
     refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)
     return dataclasses.replace(space, **kept, refine=refine)
 

@@ -80,6 +80,8 @@ CASES = [
     ("framework", dense(), {"framework": DEEPSPEED}, {"pp": 2, "dp": 4, "zero": 2}, {"zero": 1}, ["ZeRO 0 or 1"]),
     ("framework", dense(), {"framework": NANOTRON}, {"dp": 8, "zero": 2}, {"zero": 1}, ["optimizer state only"]),
     ("framework", dense(), {"framework": HAI}, {"dp": 8, "zero": 2}, {"zero": 1}, ["ZeRO-1 alone"]),
+    ("framework", dense(), {"framework": NANOTRON}, {"dp": 8, "offload_activations": 0.5}, {"offload_activations": 0.0}, ["nor activations on the host"]),
+    ("framework", dense(), {"framework": HAI}, {"dp": 8, "offload_optimizer": 1.0}, {"offload_optimizer": 0.0}, ["neither optimizer state"]),
     ("framework", dense(), {"framework": HAI}, {"cp": 8}, {"cp": 1, "dp": 8}, ["no context parallelism"]),
     ("framework", dense(), {"framework": HAI}, {"pp": 8, "schedule": "gpipe"}, {"schedule": "zb-h1"}, ["hai-llm does not offer", "dualpipe ("]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"cp": 8}, {"cp_kind": "ulysses"}, ["Ulysses only"]),

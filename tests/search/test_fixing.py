@@ -12,7 +12,7 @@ from parlay.layouts.rules import Question
 from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
-from parlay.search.constraints import NAMED, SHORT, parse_bound
+from parlay.search.constraints import NAMED, SHORT, Bound, Constraints, parse_bound
 from parlay.search.fixing import fixed
 from parlay.search.space import ALL, NODE, Counted, Space, join, layouts_of
 from parlay.search.spaces import default_space, wide_space
@@ -109,6 +109,15 @@ def test_shards_of_a_node_and_of_all():
     assert node.any()
     assert (x.shard[node] * x.tp[node] == 8).all()
     assert (x.shard % x.cp == 0).all()
+
+
+def test_whoever_names_a_shard_wants_zero_3():
+    space = fixed(Space(), ["shard=node"])
+    assert space.zero == (3,)
+    assert "zero>=3" in space.asked.words()
+    assert fixed(Space(), ["shard=node", "zero=1,3"]).zero == (1, 3)
+    bounded = Space().open(Constraints((Bound("zero", "<=", 1),)))
+    assert fixed(bounded, ["shard=node"]).zero == (1,)
 
 
 def test_every_divisor_is_a_shard_of_its_own():
