@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.estimate.frameworks import RECIPES
 from parlay.estimate.operators import ELEMENT, Operator, Pricer, routed_rows
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, MoeMlp
@@ -100,12 +101,13 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     dispatch_bytes = rows * width * ELEMENT
     a2a = p.rates.collective("all_to_all", dispatch_bytes, s.ep_group)
     on = s.ep > 1
-    each = np.where(on, a2a.seconds, 0.0)
+    there = back = np.where(on, a2a.seconds, 0.0)
     if p.workload.dispatcher in ("deepep", "hybridep"):
-        each = np.where(on, _node_deduplicated(p, m, width), 0.0)
-    forward, backward = 2 * each, 2 * each
+        sent = RECIPES[p.workload.precision].activation_bytes if p.workload.dispatches_fp8 else ELEMENT
+        there, back = (np.where(on, _node_deduplicated(p, m, width * each), 0.0) for each in (sent, ELEMENT))
+    forward, backward = there + back, there + back
     # 1F1B overlap of one micro-batch's all-to-all with another's compute hides it behind attention and experts.
-    beside = sum((o.forward + o.dgrad + o.wgrad for o in by_name.values()), start=np.zeros_like(each))
+    beside = sum((o.forward + o.dgrad + o.wgrad for o in by_name.values()), start=np.zeros_like(there))
     left = np.maximum(0.0, forward + backward - beside)
     exposed_f = np.where(s.ep_overlap, left / 2, forward)
     exposed_b = np.where(s.ep_overlap, left / 2, backward)
@@ -123,7 +125,7 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     return found
 
 
-def _node_deduplicated(p: Pricer, m: MoeMlp, width: float) -> Array:
+def _node_deduplicated(p: Pricer, m: MoeMlp, token_bytes: float) -> Array:
     """Return the seconds of one dispatch that sends a token once to each domain, and there once to each rank, that needs it.
 
     Of D places a token with K experts meets D (1 - (1 - 1/D)^K) on average, of domains no more than the router's groups
@@ -135,7 +137,7 @@ def _node_deduplicated(p: Pricer, m: MoeMlp, width: float) -> Array:
     met = _distinct(domains, m.top_k)
     if m.top_groups is not None:
         met = np.minimum(met, float(m.top_groups))
-    tokens = s.local_tokens * ELEMENT * width
+    tokens = s.local_tokens * token_bytes
     # An all-to-all over one rank of each domain carries what leaves; the spread inside a domain is one of its own, one
     # copy a rank: experts that share a rank share the copy.
     outside = p.rates.collective("all_to_all", tokens * met, Group(domains, np.ones_like(domains))).seconds

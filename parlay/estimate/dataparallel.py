@@ -14,7 +14,7 @@ from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Pipes, codes
-from parlay.estimate.placement import data_groups, shards_of
+from parlay.estimate.placement import copies_of_a_stage, data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, weakest
@@ -27,6 +27,7 @@ from parlay.rates.interface import Group, Rates
 Array = NDArray[np.float64]
 
 WEIGHT_BYTES = 2.0  # bf16 weights on the wire
+ROUNDING = 1e-9  # of the traffic: what is hidden beyond this is more than the residue of a difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +168,10 @@ def _end_of_step(
     rows = np.arange(len(layouts))
     worst = np.argmax(exposed, axis=1)
     reduce, gathered = (exposed_r * times)[rows, worst], exposed_g[rows, worst]
-    hidden = (scatter * times + gather)[rows, worst] - reduce - gathered
-    return _Traffic(reduce, gathered, np.maximum(hidden, 0.0), lost[rows, worst], source)
+    everything = (scatter * times + gather)[rows, worst]
+    hidden = everything - reduce - gathered
+    hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
+    return _Traffic(reduce, gathered, hidden, lost[rows, worst], source)
 
 
 def _plain_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
@@ -216,7 +219,8 @@ def _zero3(
     rows = np.arange(len(layouts))
     worst = np.argmax(exposed, axis=1)
     everything = (layers * (gather + back_gather + scatter) * rounds)[rows, worst]
-    hidden = np.maximum(0.0, everything - (gathers + reduces)[rows, worst])
+    hidden = everything - (gathers + reduces)[rows, worst]
+    hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
     around_gather, around_reduce = settings.shard_copies
     held = movers.all_of(movers.local.dense + movers.local.expert)
     times = np.where(reshard, 2.0, 1.0)
@@ -251,7 +255,7 @@ def _optimizer(
 ) -> Term:
     """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
     split = (layouts.zero >= 1)[:, None]
-    dense, expert = shards_of(layouts)
+    dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
     owned = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
     on_device = owned * (1.0 - layouts.offload_optimizer[:, None])
     touched = on_device * settings.optimizer_traffic_bytes

@@ -118,7 +118,7 @@ def memory(
     `pipes` are those of the layouts, worked out here unless they are given.
 
     Known to be missing, each seen in measurements (tests/estimate/test_memory*.py): four further tensors of hidden x tokens
-    that some pipelines of Megatron keep after a step, cause unknown; buffers of the DeepEP and HybridEP dispatchers; stores
+    that some pipelines of Megatron keep after a step, cause unknown; buffers of the HybridEP dispatcher; stores
     that CUDA graphs keep apart; and a router's real imbalance beyond the workload's `moe_imbalance`.
     """
     settings = settings or resolve(workload, cluster.device)
@@ -139,7 +139,7 @@ def memory(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
     )
     top = peak(model, workload, settings, few, here, tables, kept, state.step[owned_as[rows]], ahead, behind)
-    beyond = outside(model, cluster, few, tables)
+    beyond = outside(model, cluster, workload, few, tables)
     stays = cached.value + always
     held, left = stays + top.held, stays + left_inputs(settings, few, here, tables)
     fixed = state.term.value * np.ones(here.share.shape[1])
@@ -196,7 +196,7 @@ def _activations(
         if kind not in tables.layers:
             parts.append(Term(key, f"{kind} modules", value * times, formula="activations.token_tensors"))
             continue
-        count = stages.layers[kind] * times
+        count = stages.kept_layers[kind] * times
         tensors = tuple(
             Term(
                 f"{key}.{i}",

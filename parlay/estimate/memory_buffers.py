@@ -166,8 +166,13 @@ def _sharded(
     )
 
 
-def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables) -> Term:
-    """Return what lies outside the allocator: communicators, userbuffers, the device context."""
+def _nvlink_tokens(ranks: NDArray[np.int64]) -> Array:
+    """Return the tokens of one of DeepEP's NVLink queues by its expert-parallel ranks (deep_ep/buffers/legacy.py:245-258)."""
+    return np.where(ranks <= 8, 256.0, np.where(ranks <= 64, 288.0, 560.0))
+
+
+def outside(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, tables: Tables) -> Term:
+    """Return what lies outside the allocator: communicators, userbuffers, DeepEP's queues, the device context."""
     groups = (layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp)
     count = np.stack([g > 1 for g in groups]).sum(axis=0).astype(np.float64)[:, None]
     rings = comm.ring_communicator(channels=CHANNELS) * count
@@ -179,6 +184,10 @@ def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables
     s = tables.shard
     each = np.asarray(act.token_tensors(s.tokens, model.hidden, tensors=USERBUFFERS))
     overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), each, 0.0))
+    ranks = np.maximum(layouts.ep, 1)
+    queues = {"ranks": ranks[:, None], "nvlink_tokens": _nvlink_tokens(ranks)[:, None]}
+    held = comm.deepep_buffers(hidden=model.hidden, **queues)
+    dispatcher = np.where((layouts.ep > 1)[:, None] & (workload.dispatcher == "deepep"), held, 0.0)
     return total(
         "memory.outside",
         "communication buffers and context",
@@ -189,6 +198,8 @@ def outside(model: ModelSpec, cluster: Cluster, layouts: Layouts, tables: Tables
                  source="assumed", inputs={"channels": channels}),
             Term("memory.outside.userbuffers", "overlap buffers of tensor parallelism", overlapped, source="assumed",
                  formula="activations.token_tensors"),
+            Term("memory.outside.deepep", "DeepEP buffers", dispatcher, formula="communication_buffers.deepep_buffers",
+                 source="assumed", inputs=queues),
             Term("memory.outside.context", "device context and kernels", np.float64(CONTEXT_BYTES), source="assumed"),
         ),
     )  # fmt: skip

@@ -54,7 +54,7 @@ def kept_by_stage(model: ModelSpec, stages: Stages, tables: Tables, share: Array
     """Return what the layers of each stage keep for one micro-batch, in all and by layer kind."""
     by_kind = {}
     for kind, layer in tables.layers.items():
-        count = stages.layers[kind]
+        count = stages.kept_layers[kind]
         each = tables.row(layer.kept)
         if share is not None:
             each = each + share * tables.row(layer.checkpoint - layer.everything)
@@ -63,7 +63,7 @@ def kept_by_stage(model: ModelSpec, stages: Stages, tables: Tables, share: Array
         ):  # its layer, the embedding norm's input, the concatenation, its final norm
             s = tables.shard
             rows = act.token_tensors(s.tokens, model.hidden, tensors=5, tensor=s.tp, sequence_parallel=s.sp.astype(np.float64))
-            by_kind["mtp"] = stages.mtp * (each + tables.row(np.asarray(rows)))
+            by_kind["mtp"] = stages.kept_mtp * (each + tables.row(np.asarray(rows)))
         by_kind[kind] = count * each
     return np.asarray(sum(by_kind.values())), by_kind
 
@@ -125,12 +125,14 @@ def in_flight_of(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
     Overlapping expert all-to-all warms up with one more forward pass (schedules.py:966-970), but then runs a forward and a
     backward pass at once, layer by layer, each backward layer freed as a forward one is made (combined_1f1b.py,
     model_chunk_schedule_plan.py, run): what is alive on top is one layer. Megatron-LM's test of it measures 1.5 of 12.
+    DualPipe counts the pair that runs at once already.
     """
-    if not layouts.ep_overlap.any():
+    on = layouts.ep_overlap & (layouts.schedule != SCHEDULES.index("dualpipe"))
+    if not on.any():
         return stages.in_flight
     one = 1.0 / np.maximum(stages.layer_total, 1.0)
     more = np.minimum(stages.in_flight + one, layouts.micro_batches(workload.global_batch)[:, None])
-    return np.where(layouts.ep_overlap[:, None], np.maximum(more, stages.in_flight), stages.in_flight)
+    return np.where(on[:, None], np.maximum(more, stages.in_flight), stages.in_flight)
 
 
 def _deferred(model: ModelSpec, workload: Workload, layouts: Layouts, tables: Tables) -> Array | float:

@@ -89,8 +89,16 @@ class Recorder:
 
     @property
     def activated(self) -> float:
-        """Bytes of an element that an activation function keeps (Megatron-LM fused_bias_swiglu.py, fp8_input_store)."""
+        """Bytes of an element that an activation function keeps: Megatron-LM casts it (fused_bias_swiglu.py, fp8_input_store),
+        HAI-LLM quantises it (arXiv:2412.19437, section 3.3.3)."""
+        if self.all_of_a_kind and self.settings.recipe and self.workload.stores_fp8_inputs:
+            return self.settings.recipe.activation_bytes
         return 1.0 if self.workload.stores_fp8_inputs else self.wide
+
+    @property
+    def all_of_a_kind(self) -> bool:
+        """Whether recomputing norms and activation functions means all of them, as in HAI-LLM (arXiv:2412.19437, section 3.2.3)."""
+        return self.workload.framework == "hai-llm"
 
 
 def kept_tensors(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> list[Kept]:
@@ -117,7 +125,7 @@ def _norm(r: Recorder, half: Half, label: str, *, separate: bool, dropped_by: tu
     """Record the residual stream that enters a norm, and the norm's output. A norm fused into the linear layer behind it
     cannot be recomputed on its own (transformer_layer.py:475-536); `separate` says it is a module of its own."""
     h = r.model.hidden
-    modules = (*dropped_by, "norm") if separate else dropped_by
+    modules = (*dropped_by, "norm") if separate or r.all_of_a_kind else dropped_by
     entry = INPUT if not r.found else f"{label} input"
     r.add(entry, half, act.token_tensors, width=h, element_bytes=r.wide, **r.rows)
     bytes_each = r.wide if separate and label == "mlp norm" else r.matmul  # router and experts share the bf16 output
@@ -179,7 +187,7 @@ def _grouped(x: GroupedAttention, r: Recorder) -> None:
 def _latent(x: LatentAttention, r: Recorder) -> None:
     """Multi-head latent attention: multi_latent_attention.py:638-972; mla_up keeps the latents and the rotary key."""
     latents = (x.q_rank or 0) + x.kv_rank
-    r.add("latents", "mixer", act.token_tensors, width=latents, element_bytes=r.wide, **r.rows)
+    r.add("latents and rotary key", "mixer", act.token_tensors, width=latents + x.rope_dim, element_bytes=r.wide, **r.rows)
     r.add("latents after their norm", "mixer", act.token_tensors, "mla_up", width=latents, element_bytes=r.matmul, **r.rows)
     r.add("queries, keys, values", "mixer", act.queries_keys_values, "mla_up", heads=x.heads, kv_heads=x.heads,
           qk_dim=x.nope_dim + x.rope_dim, v_dim=x.v_dim, ulysses=1, element_bytes=r.wide, **r.heads)  # fmt: skip
@@ -210,7 +218,8 @@ def _feed_forward(kind: LayerKind, r: Recorder) -> None:
         if not parallel:
             h = r.model.hidden
             r.add("mlp norm input" if r.found else INPUT, "mlp", act.token_tensors, width=h, element_bytes=r.wide, **r.rows)
-            r.add("mlp norm output", "mlp", act.token_tensors, "mlp", width=h, element_bytes=r.matmul, **r.rows)
+            norm = ("mlp", "norm") if r.all_of_a_kind else ("mlp",)
+            r.add("mlp norm output", "mlp", act.token_tensors, *norm, width=h, element_bytes=r.matmul, **r.rows)
             statistics = _norm_statistics(r.model)
             r.add("mlp norm statistics", "mlp", act.token_tensors, width=1, tensors=statistics, element_bytes=4.0, **r.rows)
         branches = 2.0 if m.gated else 1.0
@@ -224,9 +233,9 @@ def _feed_forward(kind: LayerKind, r: Recorder) -> None:
             element_bytes=r.activated,
             **r.heads,
         )
-        r.add(
-            "mlp activation output", "mlp", act.feed_forward, "mlp", width=m.width, branches=1, element_bytes=r.matmul, **r.heads
-        )
+        activation = ("mlp", "mlp_activation") if r.all_of_a_kind else ("mlp",)
+        r.add("mlp activation output", "mlp", act.feed_forward, *activation, width=m.width, branches=1, element_bytes=r.matmul,
+              **r.heads)  # fmt: skip
     if r.workload.dropout:
         r.add("dropout mask", "mlp", act.token_tensors, width=r.model.hidden, element_bytes=1.0, **r.rows)
 
@@ -258,5 +267,6 @@ def _experts(m: MoeMlp, r: Recorder) -> None:
     if m.shared_width:
         r.add("shared activation input", "mlp", act.feed_forward, "moe", "shared_experts", width=m.shared_width,
               branches=branches, element_bytes=r.activated, **r.heads)  # fmt: skip
-        r.add("shared activation output", "mlp", act.feed_forward, "moe", "shared_experts", width=m.shared_width, branches=1,
+        shared = ("moe", "shared_experts", "mlp_activation") if r.all_of_a_kind else ("moe", "shared_experts")
+        r.add("shared activation output", "mlp", act.feed_forward, *shared, width=m.shared_width, branches=1,
               element_bytes=r.matmul, **r.heads)  # fmt: skip

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.memory_tables import Tables
-from parlay.estimate.placement import shards_of
+from parlay.estimate.placement import copies_of_a_stage, shards_of
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import optimizer_state as state
 from parlay.layouts.layout import Layouts
-from parlay.layouts.vocabulary import SCHEDULES
 from parlay.models.spec import ModelSpec
 
 Array = NDArray[np.float64]
@@ -29,16 +28,6 @@ class Static:
     term: Term
     step: Array
     left: Array
-
-
-def _copies_of_a_stage(layouts: Layouts) -> Array:
-    """Return the ranks of a pipeline that hold the same stage, as a column: two under DualPipe, whose copies are replicas.
-
-    Their gradients are summed like those of data-parallel ranks (DeepSeek-V3 report, 3.2.1), so optimizer state shards over
-    both where it shards at all.
-    """
-    both = layouts.schedule == SCHEDULES.index("dualpipe")
-    return np.where(both, 2.0, 1.0)[:, None]
 
 
 def static_state(
@@ -57,7 +46,7 @@ def static_state(
     for which, parameters, shards in zip(("dense", "expert"), (local.dense, local.expert), shards_of(layouts), strict=True):
         if not np.any(parameters):
             continue
-        owners = shards * _copies_of_a_stage(layouts)
+        owners = shards * copies_of_a_stage(layouts)[:, None]
         stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, owners, 1.0)}
         mine = linear[which]
         for name, bytes_each, count, over in (

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.layouts.layout import Layouts
-from parlay.layouts.vocabulary import DEFAULT_ORDER, ORDERS, Axis
+from parlay.layouts.vocabulary import DEFAULT_ORDER, ORDERS, SCHEDULES, Axis
 from parlay.rates.interface import Group
 
 Array = NDArray[np.float64]
@@ -40,15 +40,17 @@ def data_groups(layouts: Layouts, domain: float) -> tuple[Group, Group]:
 
     cp ranks hold the same weights, so dense gradients reduce over both axes. Experts of one etp x ep grid are
     distinct; their copies lie etp x ep GPUs apart inside a pipeline stage, and its stages in between where the axis
-    order puts pp inside dp.
+    order puts pp inside dp. DualPipe's second copy of a stage takes part in both.
     """
     cp, dp = axis_group(layouts, "cp", domain), axis_group(layouts, "dp", domain)
     local = np.minimum(cp.local * dp.local, domain)
-    dense = Group(cp.size * dp.size, np.maximum(local, 1.0))
+    copies = copies_of_a_stage(layouts)
+    dense = Group(cp.size * dp.size * copies, np.maximum(local, 1.0))
     strides = axis_strides(layouts)
     between = np.where(strides["pp"] < strides["dp"], layouts.pp, 1)
     stride = (layouts.etp * layouts.ep * between).astype(np.float64)
-    return dense, Group.of(layouts.edp.astype(np.float64), stride, domain)
+    experts = Group.of(layouts.edp.astype(np.float64), stride, domain)
+    return dense, Group(experts.size * copies, experts.local)
 
 
 def shards_of(layouts: Layouts) -> tuple[Array, Array]:
@@ -57,3 +59,12 @@ def shards_of(layouts: Layouts) -> tuple[Array, Array]:
     inner = np.minimum(layouts.shard, ranks)
     experts = np.maximum(layouts.edp * inner / ranks, 1.0)
     return inner[:, None], experts[:, None]
+
+
+def copies_of_a_stage(layouts: Layouts) -> Array:
+    """Return the ranks of a pipeline that hold the same stage: two under DualPipe, whose copies are replicas.
+
+    Their gradients are summed like those of data-parallel ranks (DeepSeek-V3 report, 3.2.1), so optimizer state shards over
+    both where it shards at all. They sit at opposite places of the pipeline, so in different domains.
+    """
+    return np.where(layouts.schedule == SCHEDULES.index("dualpipe"), 2.0, 1.0)

@@ -20,7 +20,7 @@ from parlay.estimate.inflight import in_flight
 from parlay.estimate.kept import Kept
 from parlay.estimate.shard import distinct
 from parlay.layouts.layout import Layouts, takes_all
-from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
+from parlay.layouts.split import BOTH_WAYS, V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
 from parlay.layouts.vocabulary import SCHEDULES, Schedule
 from parlay.models.spec import ModelSpec
 
@@ -37,13 +37,14 @@ class Stages:
 
     rows: Mapping[str, NDArray[Any]]  # by distinct split, schedule and number of micro-batches, (rows, stages)
     kinds: Mapping[str, Array]
+    flying: Mapping[str, Array]
     row_of: Ints
 
     def take(self, rows: NDArray[Any]) -> Stages:
         """Return the stages of some layouts."""
         if takes_all(rows, len(self.row_of)):
             return self
-        return Stages(self.rows, self.kinds, self.row_of[rows])
+        return Stages(self.rows, self.kinds, self.flying, self.row_of[rows])
 
     @cached_property
     def everywhere(self) -> bool:
@@ -54,6 +55,22 @@ class Stages:
     def layers(self) -> dict[str, Array]:
         """Layers of each kind on the stage."""
         return {kind: count[self.row_of] for kind, count in self.kinds.items()}
+
+    @cached_property
+    def kept_layers(self) -> dict[str, Array]:
+        """Layers of each kind whose activations a micro-batch in flight stands for.
+
+        They are the stage's layers but under DualPipe, of whose two chunks the one that is nearer to its pipeline's start
+        has more micro-batches in flight.
+        """
+        if self.flying is self.kinds:
+            return self.layers
+        return {kind: count[self.row_of] for kind, count in self.flying.items()}
+
+    @cached_property
+    def kept_mtp(self) -> Array:
+        """The same of multi-token-prediction modules."""
+        return self.rows["kept_mtp"][self.row_of]
 
     @cached_property
     def layer_total(self) -> Array:
@@ -122,6 +139,8 @@ class _Content:
     head: list[bool]
     largest: list[int]
     chunks: list[int]
+    flying: list[tuple[float, ...]]  # per stage and layer kind: layers times micro-batches in flight over the stage's own
+    head_flying: list[float]  # the same of the last chunk, where the stage holds it
 
 
 @lru_cache(maxsize=4096)
@@ -142,12 +161,18 @@ def _contents(
     sizes = chunk_sizes(len(names), chunks // turns, turns, first, last, tail)
     edges = np.concatenate([[0], np.cumsum(sizes)])
     upto = np.array([[0, *np.cumsum([n == k for n in names])] for k in kinds])  # layers of kind k before layer i
-    content = _Content([], [], [], [], [], [], [])
+    content = _Content([], [], [], [], [], [], [], [], [])
     seen: dict[tuple[object, ...], int] = {}
     for stage in range(pp):
         mine = chunks_of_stage(stage, pp, vpp, schedule)
         held = tuple(int(sum(u[edges[c + 1]] - u[edges[c]] for c in mine)) for u in upto)
-        key = (held, 0 in mine, chunks - 1 in mine, max(sizes[c] for c in mine), len(mine))
+        flying: tuple[float, ...] = held
+        of_head = 1.0
+        if schedule in BOTH_WAYS:  # each chunk fills like a stage of 1F1B; the stage has (p + 1) / 2 of both in flight
+            weight = {c: 2.0 * (pp - c) / (pp + 1) for c in mine}
+            flying = tuple(float(sum(weight[c] * (u[edges[c + 1]] - u[edges[c]]) for c in mine)) for u in upto)
+            of_head = 2.0 / (pp + 1)
+        key = (held, 0 in mine, chunks - 1 in mine, max(sizes[c] for c in mine), len(mine), flying, of_head)
         if not every and key in seen:
             content.count[seen[key]] += 1
             continue
@@ -164,12 +189,12 @@ def stages_of(model: ModelSpec, layouts: Layouts, global_batch: int, *, every: b
     pp, vpp, _, _, schedule = keys = np.stack(splits)[:, first]
     names, kinds = _NAMES.get((model,), lambda: (tuple(model.layer_names()), tuple(model.kinds)))
     found = tuple(map(tuple, keys.T.tolist()))
-    rows, layers = _rows_of(names, kinds, found, every, 1 + model.mtp_layers)
+    rows, layers, flying = _rows_of(names, kinds, found, every, 1 + model.mtp_layers)
     m = layouts.micro_batches(global_batch)[first]
     at = np.minimum(rows["index"], pp[:, None] - 1)
     flight = in_flight(schedule[:, None], pp[:, None], vpp[:, None], m[:, None], at)
     mtp = np.asarray(rows["head"] * float(model.mtp_layers), dtype=np.float64)
-    return Stages({**rows, "in_flight": flight, "mtp": mtp}, layers, row_of)
+    return Stages({**rows, "in_flight": flight, "mtp": mtp, "kept_mtp": mtp * rows["head_flying"]}, layers, flying, row_of)
 
 
 _NAMES: Kept[tuple[tuple[str, ...], tuple[str, ...]]] = Kept()
@@ -178,8 +203,8 @@ _NAMES: Kept[tuple[tuple[str, ...], tuple[str, ...]]] = Kept()
 @lru_cache(maxsize=256)
 def _rows_of(
     names: tuple[str, ...], kinds: tuple[str, ...], splits: tuple[tuple[int, ...], ...], every: bool, tail: int
-) -> tuple[dict[str, NDArray[Any]], dict[str, Array]]:
-    """Return what follows from splits and schedules alone, one row each, and the layers by kind."""
+) -> tuple[dict[str, NDArray[Any]], dict[str, Array], dict[str, Array]]:
+    """Return what follows from splits and schedules alone, one row each, the layers by kind, and those in flight."""
     unique = {split: i for i, split in enumerate(dict.fromkeys(splits))}
     contents = [_contents(names, kinds, *u[:4], SCHEDULES[u[4]], every, tail) for u in unique]
     width = max(len(c.index) for c in contents)
@@ -189,9 +214,11 @@ def _rows_of(
         table = np.array([[*getattr(c, name), *[pad] * (width - len(c.index))] for c in contents], dtype=np.float64)
         return np.asarray(table[place])
 
-    layer_table = np.array(
-        [[*c.layers, *[(0,) * len(kinds)] * (width - len(c.index))] for c in contents], dtype=np.float64
-    )  # (unique, stages, kinds)
+    def by_kind(name: str) -> dict[str, Array]:
+        padded = [[*getattr(c, name), *[(0,) * len(kinds)] * (width - len(c.index))] for c in contents]
+        table = np.array(padded, dtype=np.float64)  # (unique, stages, kinds)
+        return {kind: table[place, :, i] for i, kind in enumerate(kinds)}
+
     both = np.array([u[4] == SCHEDULES.index("dualpipe") for u in splits])[:, None]
     count, chunks = column("count"), column("chunks", 1)
     rows: dict[str, NDArray[Any]] = {
@@ -203,5 +230,7 @@ def _rows_of(
         "chunk_layers": column("largest"),
         "chunks": chunks,
         "share": np.where(both, 0.5, 1.0) * np.ones_like(chunks),
+        "head_flying": column("head_flying", 1),
     }
-    return rows, {kind: layer_table[place, :, i] for i, kind in enumerate(kinds)}
+    layers = by_kind("layers")
+    return rows, layers, by_kind("flying") if both.any() else layers

@@ -65,6 +65,11 @@ class Workload(Spec):
         return self.moe_dispatcher or ("deepep" if self.framework == "hai-llm" else "alltoall")
 
     @property
+    def dispatches_fp8(self) -> bool:
+        """Whether tokens and their gradients travel to the experts in fp8 and back in bf16 (arXiv:2412.19437, section 3.3.3)."""
+        return self._in_fp8
+
+    @property
     def stores_fp8_weights(self) -> bool:
         """Whether weights are kept in fp8 alone. HAI-LLM casts fp32 main weights to fp8 (arXiv:2412.19437, figure 6)."""
         return self._in_fp8 if self.fp8_weights is None else self.fp8_weights

@@ -47,7 +47,10 @@ def accuracy_lines(e: Estimate, page: Page) -> list[str]:
     parts = [f"{value / e.step_s:.0%} {MEANING[name]}" for name, value in ranked if value >= LEAST_SHARE * e.step_s]
     out = wrap("step time from: " + "; ".join(parts), page, hang="  ")
     peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {e.workload.precision}"
-    out += wrap(f"MFU: {CONVENTION[e.mfu_convention]}; against {peak} ({e.mfu_convention})", page, hang="  ")
+    counted = CONVENTION[e.mfu_convention]
+    if e.model.mtp_layers:
+        counted = counted.replace("LM head counted", "LM head and multi-token prediction counted")
+    out += wrap(f"MFU: {counted}; against {peak} ({e.mfu_convention})", page, hang="  ")
     return [*out, *expected_lines(e, page)]
 
 

@@ -54,6 +54,9 @@ def test_layouts_of_different_orders_stand_beside_each_other():
         ({"tp": 2, "cp": 2, "dp": 16}, (32, 4), (64, 8)),
         ({"dp": 64, "ep": 8}, (64, 8), (8, 1)),
         ({"dp": 64, "ep": 4}, (64, 8), (16, 2)),
+        # DualPipe holds every stage twice, at opposite places of the pipeline.
+        ({"pp": 4, "dp": 64, "ep": 8, "schedule": "dualpipe"}, (128, 8), (16, 1)),
+        ({"pp": 4, "dp": 64, "ep": 64, "schedule": "dualpipe"}, (128, 8), (2, 1)),
         ({"tp": 4, "dp": 16, "ep": 8, "etp": 4}, (16, 2), (2, 1)),
         ({"pp": 8, "dp": 64, "ep": 64}, (64, 8), (1, 1)),
     ],
@@ -205,3 +208,15 @@ def test_layouts_that_differ_in_what_a_step_moves_are_priced_as_each_alone():
     np.testing.assert_allclose(together.time.step, [a.time.step[0] for a in alone], rtol=1e-12)
     np.testing.assert_allclose(together.memory.peak, [a.memory.peak[0] for a in alone], rtol=1e-12)
     assert len(set(together.time.step)) == len(rows)
+
+
+def test_the_two_copies_of_a_dualpipe_stage_share_the_optimizer_step():
+    """A rank holds two stages and updates half of each: no more than the larger one under 1F1B, where two middle ones are alike."""
+    layout = {"pp": 4, "dp": 16, "ep": 8}
+    both, one = (data(V3, layout | {"schedule": s}, framework="hai-llm", global_batch=512) for s in ("dualpipe", "1f1b"))
+    owned = [float(d.optimizer.inputs["parameters_owned"][0]) for d in (both, one)]
+    assert owned[0] == pytest.approx(owned[1], rel=1e-9)
+
+
+def test_nothing_is_hidden_where_nothing_overlaps():
+    assert data(LLAMA_70B, {"tp": 8, "pp": 2, "dp": 4}).hidden[0] == 0.0

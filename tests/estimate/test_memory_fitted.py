@@ -85,3 +85,42 @@ def test_the_two_copies_of_a_stage_share_its_optimizer_state():
     both, one = (deepseek(schedule).tree for schedule in ("dualpipe", "1f1b"))
     for key, times in (("memory.gradients", 2), ("memory.optimizer", 1)):  # ends differ in the tables they hold
         assert np.sum(both.find(key).value[0, 2:14]) == pytest.approx(times * np.sum(one.find(key).value[0, 2:14])), key
+
+
+@pytest.mark.parametrize("ends", [{}, {"first_layers": 3, "last_layers": 2}, {"first_layers": 4, "last_layers": 1}])
+def test_a_rank_of_dualpipe_keeps_what_its_two_stages_keep_under_1f1b(ends):
+    """Each chunk fills as a stage of its own pipeline does: 16 micro-batches of the first stage and 1 of the last on both ends."""
+    layout = {"pp": 16, "dp": 128, "ep": 64, "recompute": ("norm", "mla_up", "mlp_activation")} | ends
+    work = {"seq_len": 4096, "global_batch": 15360, "precision": "fp8-blockwise", "framework": "hai-llm"}
+    both, one = (
+        held("deepseek-v3", "hgx-h800", layout | {"schedule": schedule}, **work).tree.find("memory.activations").value[0]
+        for schedule in ("dualpipe", "1f1b")
+    )
+    assert both == pytest.approx(one + one[::-1], rel=1e-12)
+    overlapped = layout | {"schedule": "dualpipe", "ep_overlap": True}  # the pair that runs at once is counted already
+    assert held("deepseek-v3", "hgx-h800", overlapped, **work).tree.find("memory.activations").value[0] == pytest.approx(both)
+
+
+def test_hai_llm_recomputes_every_norm_and_every_swiglu():
+    """arXiv:2412.19437, 3.2.3: "all RMSNorm operations"; 3.3.3 of SwiGLU. Megatron's norm and moe_act leave some."""
+    layout = {"pp": 16, "dp": 128, "ep": 64, "recompute": ("norm", "mla_up", "mlp_activation")}
+    work = {"seq_len": 4096, "global_batch": 15360, "precision": "fp8-blockwise"}
+    left = ("mlp norm output", "mlp activation output", "shared activation output")
+    for framework, kept in (("hai-llm", False), ("megatron-core", True)):
+        tree = held("deepseek-v3", "hgx-h800", layout, framework=framework, **work).tree
+        found = {t.label: np.max(t.value) for t in tree.find("memory.activations").walk() if t.label in left}
+        assert {name for name, size in found.items() if size > 0} == (set(left) if kept else set())
+    scaled, cast = (
+        held("deepseek-v3", "hgx-h800", layout, framework=f, fp8_activation_inputs=True, **work).tree
+        for f in ("hai-llm", "megatron-core")
+    )
+    label = "expert activation input"
+    a, b = (next(np.max(t.value) for t in tree.walk() if t.label == label) for tree in (scaled, cast))
+    assert a / b == pytest.approx(1 + 4 / 128)  # a scale for each 128 elements
+
+
+def test_deepep_holds_buffers_outside_the_allocator():
+    layout, work = {"pp": 16, "dp": 128, "ep": 64}, {"seq_len": 4096, "global_batch": 15360}
+    for dispatcher, mebibytes in (("deepep", 712), ("alltoall", 0)):
+        tree = held("deepseek-v3", "hgx-h800", layout, moe_dispatcher=dispatcher, **work).tree
+        assert np.max(tree.find("memory.outside.deepep").value) / 2**20 == pytest.approx(mebibytes, rel=0.002)

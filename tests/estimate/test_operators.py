@@ -233,6 +233,18 @@ def test_dispatchers_that_wait_for_counts_on_the_host_drain_the_queue(dispatcher
     assert float(capped["permute"].waits) == 0.0
 
 
+def test_hai_llm_sends_tokens_in_fp8_and_takes_them_back_in_bf16():
+    """DeepSeek-V3 report, 3.3.3: 1 byte and a scale for 128 elements there, 2 back, in both passes; in bf16 2 and 2."""
+    seconds = {}
+    for precision in ("bf16", "fp8-blockwise"):
+        work = Workload(seq_len=SEQ, framework="hai-llm", precision=precision)
+        pricer, operators = operators_of(mixture(64, 8), work, dp=64, ep=64)
+        kind = next(iter(pricer.model.kinds.values()))
+        found = next(t for t in layer_transfers(pricer, kind, list(operators.values())) if t.name == "expert all-to-all")
+        seconds[precision] = float((found.forward + found.backward + found.hidden)[0])
+    assert seconds["fp8-blockwise"] / seconds["bf16"] == pytest.approx((1 + 4 / 128 + 2) / 4, rel=0.03)  # latencies aside
+
+
 def test_the_host_is_as_fast_as_the_machine_has_it():
     """Grace and the hosts of A100 are the slowest, those of B200 the fastest; a framework's operators keep their proportion."""
     each = {}
