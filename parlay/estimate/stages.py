@@ -20,10 +20,11 @@ from parlay.estimate.inflight import in_flight
 from parlay.estimate.kept import Kept
 from parlay.estimate.shard import distinct
 from parlay.layouts.layout import Layouts, takes_all
-from parlay.layouts.split import BOTH_WAYS, V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
+from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
 from parlay.layouts.vocabulary import SCHEDULES, Schedule
 from parlay.models.spec import ModelSpec
 
+FILLS_BY_CHUNK: frozenset[Schedule] = frozenset({"dualpipe", "dualpipev"})
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -60,8 +61,8 @@ class Stages:
     def kept_layers(self) -> dict[str, Array]:
         """Layers of each kind whose activations a micro-batch in flight stands for.
 
-        They are the stage's layers but under DualPipe, of whose two chunks the one that is nearer to its pipeline's start
-        has more micro-batches in flight.
+        They are the stage's layers but under the DualPipes, of whose two chunks the one that is nearer to the start of its
+        pipeline has more micro-batches in flight (tests/estimate/test_stages.py runs their schedules).
         """
         if self.flying is self.kinds:
             return self.layers
@@ -168,10 +169,10 @@ def _contents(
         held = tuple(int(sum(u[edges[c + 1]] - u[edges[c]] for c in mine)) for u in upto)
         flying: tuple[float, ...] = held
         of_head = 1.0
-        if schedule in BOTH_WAYS:  # each chunk fills like a stage of 1F1B; the stage has (p + 1) / 2 of both in flight
-            weight = {c: 2.0 * (pp - c) / (pp + 1) for c in mine}
-            flying = tuple(float(sum(weight[c] * (u[edges[c + 1]] - u[edges[c]]) for c in mine)) for u in upto)
-            of_head = 2.0 / (pp + 1)
+        if schedule in FILLS_BY_CHUNK:  # chunk c of n has n - c in flight; as many of both make (n + 1) / 2
+            weight = {c: 2.0 * (chunks - c) / (chunks + 1) for c in mine}
+            flying = tuple(round(float(sum(weight[c] * (u[edges[c + 1]] - u[edges[c]]) for c in mine)), 9) for u in upto)
+            of_head = 2.0 / (chunks + 1)
         key = (held, 0 in mine, chunks - 1 in mine, max(sizes[c] for c in mine), len(mine), flying, of_head)
         if not every and key in seen:
             content.count[seen[key]] += 1
@@ -233,4 +234,5 @@ def _rows_of(
         "head_flying": column("head_flying", 1),
     }
     layers = by_kind("layers")
-    return rows, layers, by_kind("flying") if both.any() else layers
+    apart = any(SCHEDULES[u[4]] in FILLS_BY_CHUNK for u in splits)
+    return rows, layers, by_kind("flying") if apart else layers

@@ -96,7 +96,7 @@ def test_a_rank_of_dualpipe_keeps_what_its_two_stages_keep_under_1f1b(ends):
         held("deepseek-v3", "hgx-h800", layout | {"schedule": schedule}, **work).tree.find("memory.activations").value[0]
         for schedule in ("dualpipe", "1f1b")
     )
-    assert both == pytest.approx(one + one[::-1], rel=1e-12)
+    assert both == pytest.approx(one + one[::-1], rel=1e-8)
     overlapped = layout | {"schedule": "dualpipe", "ep_overlap": True}  # the pair that runs at once is counted already
     assert held("deepseek-v3", "hgx-h800", overlapped, **work).tree.find("memory.activations").value[0] == pytest.approx(both)
 

@@ -1,5 +1,7 @@
 """Stages: they hold the whole model, and one stage of each distinct content decides as well as all of them."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,10 +15,13 @@ from parlay.estimate.stages import stages_of
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question, broken_rules
+from parlay.layouts.split import chunk_sizes
 from parlay.layouts.vocabulary import SCHEDULES
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
+from parlay.schedules.build import build
+from parlay.schedules.memory import held
 
 MODELS = ["llama-3.2-3b", "deepseek-v3", "gemma-3-27b", "qwen3-next-80b-a3b", "llama-3.1-405b"]
 V_SHAPED = ("zb-v", "dualpipev")
@@ -176,3 +181,20 @@ def test_one_stage_of_each_content_decides_as_all_of_them(name, framework):
         np.testing.assert_allclose(some.time.bubble, every.time.bubble, rtol=1e-9, atol=1e-12)
         seen += len(layouts)
     assert seen >= 40
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
+@pytest.mark.parametrize("pp", [4, 6, 8])
+def test_unequal_chunks_of_the_dualpipes_are_in_flight_as_their_schedules_run_them(schedule, pp):
+    model, m = load_model("deepseek-v3"), 8 * pp  # dense layers in front, expert layers behind, a heavy head
+    layouts = Layouts.of(Layout(pp=pp, dp=1, schedule=schedule, vpp=2 if schedule == "dualpipev" else 1))
+    stages = stages_of(model, layouts, m)
+    made = build(schedule, pp, m)
+    turns = 2 if schedule == "dualpipev" else 1
+    edges = np.concatenate([[0], np.cumsum(chunk_sizes(model.layer_count, pp, turns, 0, 0, 1 + model.mtp_layers))])
+    names = model.layer_names()
+    for weights in ({"latent_dense": 1.0, "latent_experts": 0.0}, {"latent_dense": 2.5, "latent_experts": 1.0}):
+        size = [sum(weights[name] for name in names[a:b]) for a, b in itertools.pairwise(edges)]
+        run = held(made, size).peak
+        ours = sum(w * stages.kept_layers[kind][0] for kind, w in weights.items()) * stages.in_flight[0]
+        assert ours == pytest.approx(run, rel=1e-6)
