@@ -6,6 +6,7 @@ Symbols: P dense, X expert parameters on the rank · D data-parallel ranks (dp x
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from parlay.rates.interface import Group, Rates
 Array = NDArray[np.float64]
 
 WEIGHT_BYTES = 2.0  # bf16 weights on the wire
+OF_LARGEST = "bytes of the stage that holds most; what overlaps is left out of the seconds"
 ROUNDING = 1e-9  # of the traffic: what is hidden beyond this is more than the residue of a difference
 
 
@@ -38,8 +40,9 @@ class DataParallel:
     exposed: Array
     hidden: Array
     lost: Array
-    terms: tuple[Term, ...]
+    explain: Callable[[], tuple[Term, ...]]  # the exposed traffic, term by term
     optimizer: Term
+    source: str
 
 
 def data_parallel(
@@ -80,17 +83,34 @@ def data_parallel(
         copy_source = found.copy_source
     reduce, gather, copies, hidden, lost = seconds[:, end_of]
     around = dict(zip(("around_gather", "around_reduction"), settings.shard_copies, strict=True))
-    terms = (
-        Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", "collective_times.transfer_s", source=sources[0]),
-        Term("step.exposed.dp_gather", "weight gathering", gather, "s", "collective_times.transfer_s", source=sources[0]),
-        Term(
-            "step.exposed.dp_copies", "shard copies", copies, "s", "buffers.shard_copy_bytes", source=copy_source, inputs=around
-        ),
-    )
+
+    def explain() -> tuple[Term, ...]:
+        reduced, gathered = _moved(settings, layouts, pipes, domain)
+        transfer, source = "collective_times.transfer_s", sources[0]
+        return (
+            Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", transfer, reduced, source, note=OF_LARGEST),
+            Term("step.exposed.dp_gather", "weight gathering", gather, "s", transfer, gathered, source, note=OF_LARGEST),
+            Term("step.exposed.dp_copies", "shard copies", copies, "s", "buffers.shard_copy_bytes", around, copy_source),
+        )
+
     own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
     local = pipes.local(pipes.row_of[own])
     optimizer = _optimizer(workload, settings, layouts.take(own), stages.take(own), rates, local)
-    return DataParallel(reduce + gather + copies, hidden, lost, terms, spread(optimizer, own, owned_as))
+    return DataParallel(reduce + gather + copies, hidden, lost, explain, spread(optimizer, own, owned_as), sources[0])
+
+
+def _moved(settings: Settings, layouts: Layouts, pipes: Pipes, domain: float) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return what one reduction and one gathering of everything move, and among how many ranks, for the largest stage."""
+    local, (dense, expert) = pipes.local(pipes.row_of), data_groups(layouts, domain)
+    ranks = {"dense_ranks": dense.size, "expert_ranks": expert.size}
+    parameters = {"dense_bytes": local.dense.max(axis=1), "expert_bytes": local.expert.max(axis=1)}
+    if not parameters["expert_bytes"].any():
+        del ranks["expert_ranks"], parameters["expert_bytes"]
+    gradient = np.where(layouts.zero == 3, settings.reduce_bytes, settings.gradient_bytes)
+    return (
+        {name: gradient * count for name, count in parameters.items()} | ranks,
+        {name: WEIGHT_BYTES * count for name, count in parameters.items()} | ranks,
+    )
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.

@@ -109,22 +109,29 @@ class StepTime:
                 value = value + share * self.by_pipe.weights[name][rows, self.slowest] * per_block[block_row]
             return value * m
 
+        def both_ways(forward: str, backward: str, key: str) -> tuple[Array, dict[str, Array]]:
+            """Return the seconds of a step, and what they are made of: micro-batches of so long a forward and a backward."""
+            there, back = spent(forward, key), spent(backward, key)
+            return there + back, {"micro_batches": m, "forward_s": there / m, "backward_s": back / m}
+
         compute = []
         for group in GROUPS:
             source = weakest(c.sources.get(group, "exact") for c in self.blocks.values())
-            label = group
-            value = spent("forward", group) + spent("backward", group)
-            compute.append(Term(f"step.compute.{_slug(group)}", label, value, "s", source=source))
+            value, inputs = both_ways("forward", "backward", group)
+            compute.append(Term(f"step.compute.{_slug(group)}", group, value, "s", source=source, inputs=inputs))
         recompute = Term(
             "step.recompute", "recomputed forward", spent("recompute", ""), "s", source=weakest(t.source for t in compute)
         )
         exposed = []
         for axis in AXES:
             source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
-            value = spent("exposed_forward", axis) + spent("exposed_backward", axis)
+            value, inputs = both_ways("exposed_forward", "exposed_backward", axis)
             exposed.append(
-                Term(f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source)
-            )
+                Term(
+                    f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source,
+                    inputs=inputs,
+                )
+            )  # fmt: skip
         lost_sends = self.by_pipe.lost_sends[rows, self.slowest]
         sends = (self.by_pipe.sends[rows, self.slowest] - lost_sends) * m
         exposed.append(
@@ -133,7 +140,7 @@ class StepTime:
         host = self.by_pipe.host
         copies = (host.forward + host.backward)[rows, self.slowest] * m
         exposed.append(Term("step.exposed.host", "activations to and from the host", copies, "s", source=host.source))
-        exposed += list(self.data.terms)
+        exposed += list(self.data.explain())
         if self.beside is not None:
             lost = spent("lost_forward", "") + spent("lost_backward", "") + lost_sends * m + self.data.lost
             factors = {"slow_compute": self.beside.compute, "slow_transfer": self.beside.transfer}
@@ -143,11 +150,25 @@ class StepTime:
                     inputs=factors,
                 )
             )  # fmt: skip
+        one = self.by_pipe
+        slowest = {
+            "micro_batches": m, "slowest_stage": self.pipes.stages.index[rows, self.slowest],
+            "forward_s": one.forward[rows, self.slowest], "backward_s": one.backward[rows, self.slowest],
+            "sends_s": one.sends[rows, self.slowest],
+        }  # fmt: skip
         parts = (
             total("step.compute", "compute", tuple(compute), unit="s"),
             recompute,
             total("step.exposed", "exposed communication", tuple(exposed), unit="s"),
-            Term("step.bubble", "pipeline bubble", self.bubble, "s", source=weakest(t.source for t in compute)),
+            Term(
+                "step.bubble",
+                "pipeline bubble",
+                self.bubble,
+                "s",
+                source=weakest(t.source for t in compute),
+                inputs=slowest,
+                note="what the pipeline takes beyond the micro-batches of its slowest stage",
+            ),
             self.data.optimizer,
         )
         return dataclasses.replace(total("step", "step", parts, unit="s"), value=self.step)
@@ -164,7 +185,7 @@ class StepTime:
             parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s", source=source))
         value = self.by_pipe.host.hidden[rows, self.slowest] * self.micro_batches
         parts.append(Term("hidden.host", "activations to and from the host", value, "s", source=self.by_pipe.host.source))
-        parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s", source=self.data.terms[0].source))
+        parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s", source=self.data.source))
         return total("hidden", "hidden communication", tuple(parts), unit="s")
 
 

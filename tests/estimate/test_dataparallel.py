@@ -75,18 +75,18 @@ def test_context_parallel_ranks_reduce_gradients_with_the_others():
 
 def test_an_unsharded_optimizer_reduces_everything_everywhere_and_gathers_nothing():
     found = data(LLAMA_70B, {"tp": 8, "dp": 8, "zero": 0})
-    reduce, gather = (t.value[0] for t in found.terms[:2])
+    reduce, gather = (t.value[0] for t in found.explain()[:2])
     assert gather == 0
     each = float(RATES.collective("all_reduce", 4 * 70.55e9 / 8, Group.of(8.0, 8.0, 8.0)).seconds)
     assert reduce == pytest.approx(each, rel=0.02)
 
 
 def test_a_sharded_optimizer_scatters_gradients_and_gathers_weights():
-    reduce, gather = (t.value[0] for t in data(LLAMA_70B, {"tp": 8, "dp": 8}).terms[:2])
+    reduce, gather = (t.value[0] for t in data(LLAMA_70B, {"tp": 8, "dp": 8}).explain()[:2])
     group = Group.of(8.0, 8.0, 8.0)
     assert reduce == pytest.approx(float(RATES.collective("reduce_scatter", 4 * 70.55e9 / 8, group).seconds), rel=0.02)
     assert gather == pytest.approx(float(RATES.collective("all_gather", 2 * 70.55e9 / 8, group).seconds), rel=0.02)
-    half = [t.value[0] for t in data(LLAMA_70B, {"tp": 8, "dp": 8}, gradient_dtype="bf16").terms]
+    half = [t.value[0] for t in data(LLAMA_70B, {"tp": 8, "dp": 8}, gradient_dtype="bf16").explain()]
     assert half[0] == pytest.approx(reduce / 2, rel=0.02)
     assert half[1] == gather
 
@@ -146,7 +146,7 @@ def test_stages_that_finish_early_hide_their_reduction_in_the_drain():
 def copies(framework, date=None, model=LLAMA_70B, layout=None, **workload):
     """Bytes that shard copies move, from their seconds at the stream's own rate."""
     found = data(model, {"dp": 64, "zero": 3} | (layout or {}), framework=framework, framework_date=date, **workload)
-    return float(np.atleast_1d(found.terms[2].value)[0])
+    return float(np.atleast_1d(found.explain()[2].value)[0])
 
 
 def test_shard_copies_are_what_each_framework_moves_around_its_transfers():
@@ -191,7 +191,7 @@ def test_copies_of_an_hsdp_shard_reduce_over_the_links_between_them(shard, insid
 def test_experts_are_copied_with_the_rest():
     """Each of 8 expert ranks has 8 copies on 64 GPUs: a shard of 8 keeps each whole, so nothing of them is gathered."""
     whole, hybrid = (data(MIXTRAL, {"dp": 64, "ep": 8, "zero": 3, "shard": s}, framework="torchtitan") for s in (64, 8))
-    assert hybrid.terms[1].value[0] + hybrid.hidden[0] < 0.7 * (whole.terms[1].value[0] + whole.hidden[0])
+    assert hybrid.explain()[1].value[0] + hybrid.hidden[0] < 0.7 * (whole.explain()[1].value[0] + whole.hidden[0])
 
 
 def test_layouts_that_differ_in_what_a_step_moves_are_priced_as_each_alone():
