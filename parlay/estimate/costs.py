@@ -45,6 +45,7 @@ class Cost:
     hidden: dict[str, Array]
     lost_forward: Array  # seconds that compute and transfers lose to each other
     lost_backward: Array
+    tensors: Array  # parameter tensors on the rank
     sources: dict[str, str]
 
     @cached_property
@@ -87,6 +88,7 @@ def _mean(one: Cost, other: Cost, share: float) -> Cost:
         hidden=table(one.hidden, other.hidden),
         lost_forward=(1 - share) * one.lost_forward + share * other.lost_forward,
         lost_backward=(1 - share) * one.lost_backward + share * other.lost_backward,
+        tensors=one.tensors,
         sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
     )
 
@@ -119,13 +121,14 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     forward = dict.fromkeys(GROUPS, zero)
     backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
-    weight, recompute, again, host, waits = zero, zero, zero, zero, zero
+    weight, recompute, again, host, waits, tensors = zero, zero, zero, zero, zero, zero
     selective = p.shard.recomputes(frozenset({"selective_ops"}))
     tail = unread_tail(operators) if p.traits.early_stop else frozenset()
     for o in operators:
         forward[o.group] = forward[o.group] + o.forward
         backward[o.group] = backward[o.group] + o.dgrad + o.wgrad
         weight = weight + o.wgrad
+        tensors = tensors + o.weights
         reruns = checkpointed and o.name not in tail
         whole = p.shard.recomputes(o.modules) & reruns
         half = selective & reruns & (o.group != "attention core")
@@ -158,7 +161,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         forward["launch gaps"] = np.maximum(0.0, (host + waits) * each - busy_f)
         backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
-    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, sources)
+    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources)
 
 
 def unread_tail(operators: list[Operator]) -> frozenset[str]:

@@ -62,12 +62,13 @@ class Operator:
     launches: Array | float  # host operators of one forward
     source: str
     waits: Array | float = 0.0  # host operators whose time the forward loses to waiting for the device
+    weights: Array | float = 0.0  # parameter tensors on the rank
 
     def take(self, rows: NDArray[np.int64]) -> Operator:
         """Return the operator at some rows of its Shard."""
-        calls, waits = (x[rows] if isinstance(x, np.ndarray) else x for x in (self.launches, self.waits))
+        calls, waits, weights = (x[rows] if isinstance(x, np.ndarray) else x for x in (self.launches, self.waits, self.weights))
         seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
-        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits)
+        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights)
 
 
 _PRODUCTS: Kept[tuple[Priced, Priced, Priced]] = Kept()  # of few rows: forward, input gradient, weight gradient
@@ -134,7 +135,7 @@ class Pricer:
         known = _PRODUCTS if len(self.shard.tp) <= MOST_ROWS else self.products
         fwd, dgrad, wgrad = known.get((self.rates,), priced, kind, adds, *((x.shape, x.tobytes()) for x in sizes))
         source = weakest([fwd.source, dgrad.source, wgrad.source])
-        return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
+        return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source, weights=1.0)
 
     def grouped(
         self, name: str, rows: ArrayLike, groups: ArrayLike, out: ArrayLike, inner: ArrayLike, modules: tuple[str, ...]
@@ -145,7 +146,8 @@ class Pricer:
         dgrad = self.rates.grouped_gemm(rows, groups, inner, out, self.dtype, fused=fused)
         wgrad = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, fused=fused, weight_gradient=True)
         source = weakest([fwd.source, dgrad.source, wgrad.source])
-        return Operator(name, "experts", fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source)
+        held = np.asarray(groups, dtype=np.float64)
+        return Operator(name, "experts", fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source, weights=held)
 
     def stream(
         self,
@@ -163,7 +165,8 @@ class Pricer:
         fwd = self.rates.stream(nbytes, kind)
         back = self.rates.stream(np.asarray(nbytes) * backward, kind)
         zero = np.zeros_like(fwd.seconds)
-        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits)
+        weights = 1.0 if kind == "norm" else 0.0
+        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits, weights)
 
     def casts(
         self, name: str, elements: ArrayLike, modules: tuple[str, ...] = (), *, gradient: ArrayLike = 0.0

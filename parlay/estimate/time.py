@@ -1,6 +1,6 @@
 """The time of one step: stage by stage, through the pipeline, and the gradient exchange and optimizer at its end.
 
-step = m x (slowest stage's forward + backward) + bubble + exposed data-parallel traffic + optimizer
+step = m x (slowest stage's forward + backward) + bubble + exposed data-parallel traffic + optimizer + host
 
 What compute and a transfer that run at once lose to each other, where a calibration has measured it, is in the stage's
 times and in the data-parallel traffic, and shows as one term.
@@ -63,6 +63,7 @@ class StepTime:
     bubble: Array
     rerun: Array  # (layouts,) share of the slowest stage's layers that recompute
     hops: Array  # (layouts,) transfers of fill and drain where the others run beside compute
+    end: Array  # (layouts,) what the end of a step costs the host
     data: DataParallel
     blocks: dict[str, Cost]
     send_source: str
@@ -170,6 +171,7 @@ class StepTime:
                 note="what the pipeline takes beyond the micro-batches of its slowest stage",
             ),
             self.data.optimizer,
+            Term("step.host", "host at the end of the step", self.end, "s", source="default"),
         )
         return dataclasses.replace(total("step", "step", parts, unit="s"), value=self.step)
 
@@ -203,11 +205,23 @@ def step_time(
     bubble = bubble_seconds(pipes.layouts, pipes.stages, one.forward, one.backward, weight_grad, one.sends) + hops
     running, row_of = m * busy[rows, slowest] + bubble, pipes.row_of
     data = data_parallel(cluster, workload, layouts, stages, rates, pipes, one.forward, one.backward, m)
-    step = running[row_of] + data.exposed + data.lost + data.optimizer.value
+    end = _end_on_host(pricer, blocks, pipes)
+    step = (running + end)[row_of] + data.exposed + data.lost + data.optimizer.value
     return StepTime(
-        step, slowest[row_of], m[row_of], bubble[row_of], one.rerun[rows, slowest][row_of], hops[row_of], data, blocks, send_source,
-        pipes, one, rates.beside(),
+        step, slowest[row_of], m[row_of], bubble[row_of], one.rerun[rows, slowest][row_of], hops[row_of], end[row_of], data, blocks,
+        send_source, pipes, one, rates.beside(),
     )  # fmt: skip
+
+
+def _end_on_host(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> Array:
+    """Return the seconds that the host of the stage with the most parameter tensors needs between two steps."""
+    fixed, stages, row_of = p.traits.step_operators, pipes.stages, pipes.shard.row_of
+    if fixed is None:
+        return np.zeros(len(pipes.layouts))
+    tensors: Array = 1.0 * stages.embedding + 2.0 * stages.head  # tables and the final norm
+    for kind, count in stages.layers.items():
+        tensors = tensors + count * blocks[f"layer:{kind}"].tensors[row_of][:, None]
+    return np.asarray((fixed + tensors.max(axis=1)) * p.traits.host_operator_s)
 
 
 def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, str, Array, Array]:

@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from parlay.estimate.estimate import estimate, price
+from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, STEP_OPERATORS
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import check
@@ -123,8 +124,23 @@ def test_one_forward_one_backward_is_the_closed_form_on_equal_stages(m):
     each = time.forward[0] + time.backward[0] + time.sends[0]
     assert each.max() == pytest.approx(each.min(), rel=5e-3)  # the tiny head's own kernels
     assert time.bubble[0] == pytest.approx(each.sum() - each.max(), rel=1e-9)
-    pipeline = time.step[0] - time.data.exposed[0] - time.data.optimizer.value[0]
+    pipeline = time.step[0] - time.data.exposed[0] - time.data.optimizer.value[0] - time.end[0]
     assert time.bubble[0] / pipeline == pytest.approx((p - 1) / (m + p - 1), rel=5e-3)
+
+
+def test_the_end_of_a_step_costs_the_host_an_operator_a_tensor():
+    """Two layers of 4 weights and 2 norms, a table, a head and the final norm; experts count one by one."""
+    each = HOST_OPERATOR_S["megatron-core"] * HOST_FACTOR["hopper"]
+    (time,) = timed(EQUAL, {"pp": 1}, global_batch=8)
+    tensors = 6 * EQUAL.layer_count + 3
+    assert time.end[0] == pytest.approx((STEP_OPERATORS["megatron-core"] + tensors) * each, rel=1e-9)
+    assert term(time, "step.host") == time.end[0]
+    (titan,) = timed(EQUAL, {"pp": 1}, global_batch=8, framework="torchtitan")
+    assert titan.end[0] == 0.0
+    wide, narrow = timed(load_model("mixtral-8x7b"), {"dp": 8}, {"dp": 8, "ep": 8}, global_batch=8)
+    assert wide.end[0] - narrow.end[0] == pytest.approx(
+        32 * 2 * (8 - 1) * each, rel=1e-9
+    )  # two products an expert, 8 and 1 a rank
 
 
 def test_more_micro_batches_make_the_bubble_smaller():
