@@ -51,7 +51,7 @@ def ask(
 ) -> Question:
     """Return the question that flags, a run file named by `model`, and a framework's file `source` put together.
 
-    Flags win over the run file, and that over the framework's file, whose layout counts only if `keep_layout`.
+    `sets` win over flags, flags over the run file, and that over the framework's file, whose layout counts only if `keep_layout`.
     """
     table, where = _run_file(model)
     if not table and model is not None:
@@ -65,26 +65,52 @@ def ask(
             key: base.get(key, {}) | _section(table, key, where) for key in ("training", "layout") if key in {**base, **table}
         }
         table, where = base | table | sections, source
-    table = _with_sets(table, sets or [])
-    if source is not None and imported is not None:
-        from parlay.cli.framework_file import check_whole
-
-        check_whole(table, source, keep_layout and layout is None, imported)
     for key, value in (("cluster", on), ("gpus", gpus), ("gpu_hour_usd", gpu_hour_usd)):
         if value is not None:
             table[key] = value
     table["training"] = _section(table, "training", where) | {k: v for k, v in (training or {}).items() if v is not None}
-    asked = _resolve(table, where, layout, {k: v for k, v in (layout_fields or {}).items() if v is not None})
-    return dataclasses.replace(asked, imported=imported, typed=_typed(table, model, source))
+    chosen = _section(table, "layout", where) | (_layout_of(layout) if layout is not None else {})
+    flags = {k: v for k, v in (layout_fields or {}).items() if v is not None}
+    if "recompute" in flags:
+        chosen.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
+    if chosen or flags:
+        table["layout"] = chosen | flags
+    typed = _typed(table, model, source, sets or [])
+    table = _with_sets(table, sets or [])
+    if source is not None and imported is not None:
+        from parlay.cli.framework_file import check_whole
+
+        check_whole(table, source, gpus is None and keep_layout and layout is None, imported)
+    return dataclasses.replace(_resolve(table, where), imported=imported, typed=typed)
 
 
-def _typed(table: dict[str, Any], model: str | None, source: str | None) -> tuple[str | None, str | None]:
-    """Return what names the model and the cluster on a command line; a table of a run file has no such name."""
+def _layout_of(text: str) -> dict[str, Any]:
+    """Return the fields that a layout's short form sets."""
+    from parlay.layouts.layout import parse_layout
+
+    return parse_layout(text, where="--layout").model_dump(exclude_unset=True)
+
+
+def _typed(table: dict[str, Any], model: str | None, source: str | None, sets: list[str]) -> tuple[str | None, str | None]:
+    """Return what names the model and the cluster on a command line; a table of a run file has no such name.
+
+    What --set changes of either stands behind its name.
+    """
+    changed = {
+        name: "".join(f" --set {shlex.quote(text)}" for text in sets if text.strip().startswith(f"{name}."))
+        for name in ("model", "cluster")
+    }
+    for text in sets:
+        key, _, value = text.partition("=")
+        if key.strip() in ("model", "cluster"):
+            table = table | {key.strip(): value.strip().strip("'\"")}
     cluster = table["cluster"] if isinstance(table.get("cluster"), str) else None
+    where = shlex.quote(cluster) + changed["cluster"] if cluster else None
     if source is not None:
-        return " ".join(([shlex.quote(model)] if model else []) + ["--from", shlex.quote(source)]), cluster
+        given = ([shlex.quote(model)] if model else []) + ["--from", shlex.quote(source)]
+        return " ".join(given) + changed["model"], where
     named = table.get("model")
-    return shlex.quote(named) if isinstance(named, str) else model, shlex.quote(cluster) if cluster else None
+    return (shlex.quote(named) if isinstance(named, str) else model or "") + changed["model"] or None, where
 
 
 def _run_file(name: str | None) -> tuple[dict[str, Any], str]:
@@ -146,9 +172,9 @@ def _section(table: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     return dict(section)
 
 
-def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_fields: dict[str, Any]) -> Question:
+def _resolve(table: dict[str, Any], where: str) -> Question:
     from parlay.hardware.load import user_catalog_directory
-    from parlay.layouts.layout import Layout, parse_layout
+    from parlay.layouts.layout import Layout
     from parlay.layouts.unless_told import unless_told
     from parlay.specfile import validate
 
@@ -158,12 +184,6 @@ def _resolve(table: dict[str, Any], where: str, layout: str | None, layout_field
     cluster = _cluster(table["cluster"], where, user_catalog_directory())
     fields = _section(table, "layout", where)
     chosen = None
-    if layout is not None:
-        chosen = parse_layout(layout, where="--layout")
-        fields |= chosen.model_dump(exclude_unset=True)
-    if "recompute" in layout_fields:
-        fields.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
-    fields |= layout_fields
     workload = _workload(table["training"], where)
     if fields:
         fields = unless_told(workload.framework, fields) | fields

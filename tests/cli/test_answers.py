@@ -1,6 +1,7 @@
 """What the commands answer: exit codes, documents that keep to their schemas, and text that fits where it goes."""
 
 import json
+import shlex
 
 import pytest
 
@@ -159,8 +160,58 @@ def test_a_run_file_and_a_variant_of_it(parlay, run_file):
     assert base["estimate"]["cost_usd"] == pytest.approx(2 * base["estimate"]["gpu_hours"])
     longer = parlay("estimate", path, "--set", "training.seq_len=16384", "--json").document
     assert longer["question"]["seq_len"] == 16384
-    flag_wins = parlay("estimate", path, "--seq-len", "4096", "--set", "training.seq_len=16384", "--json").document
-    assert flag_wins["question"]["seq_len"] == 4096
+    flag = parlay("estimate", path, "--seq-len", "4096", "--json").document
+    assert flag["question"]["seq_len"] == 4096
+    both = parlay("estimate", path, "--seq-len", "4096", "--set", "training.seq_len=16384", "--json").document
+    assert both["question"]["seq_len"] == 16384
+
+
+def test_set_wins_over_flags_everywhere(parlay):
+    asked = (
+        "estimate",
+        "llama-3.1-70b",
+        "--on",
+        "dgx-h100",
+        "--layout",
+        "tp4.pp4.dp4.mb2",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "512",
+    )
+    for more, key, value in (
+        (("--zero", "1", "--set", "layout.zero=0"), "zero", 0),
+        (("--recompute", "full", "--set", "layout.recompute_layers=3"), "recompute_layers", 3),
+        (("--set", "layout.dp=8"), "dp", 8),
+    ):
+        assert parlay(*asked, *more, "--json").document["estimate"]["layout"][key] == value
+    precision = parlay(*asked, "--precision", "fp8", "--set", "training.precision=bf16", "--json")
+    assert precision.document["question"]["precision"] == "bf16"
+    slower = parlay(*asked, "--set", "cluster.nics_per_node=1", "--json").document["estimate"]
+    assert slower["step_s"] > parlay(*asked, "--json").document["estimate"]["step_s"]
+    refused = parlay(*asked, "--set", "cluster.foo=0")
+    assert refused.code == 2
+    assert "foo" in refused.err
+    selective = parlay(*asked, "--recompute", "selective", "--set", "layout.recompute_layers=1")
+    assert selective.code == 2
+    assert "recompute_layers" in selective.err
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        # its first row recomputes some layers in full
+        ("qwen3-235b-a22b", "--on", "hgx-h800", "--gpus", "72", "--global-batch", "960", "--precision", "fp8-blockwise", "--framework", "hai-llm"),
+        ("llama-3.1-70b", "--on", "dgx-a100-40gb", "--gpus", "64", "--global-batch", "256", "--seq-len", "8192"),
+        ("llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--set", "cluster.nics_per_node=2", "--set", "model.vocab=64000"),
+    ],
+)  # fmt: skip
+def test_the_command_that_a_plan_offers_prices_its_first_row(parlay, question):
+    row = parlay("plan", *question, "--json").document["rows"][0]["estimate"]
+    command = shlex.split(parlay("plan", *question).out.strip().splitlines()[-1])
+    again = parlay(*command[1:], "--json").document["estimate"]
+    assert again["step_s"] == row["step_s"]
+    assert again["memory_peak_bytes"] == row["memory_peak_bytes"]
 
 
 def test_check(parlay, run_file):
