@@ -43,11 +43,6 @@ Start with: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --g
 """
 
 
-def run() -> None:
-    """Run the program with the arguments of the process and exit."""
-    sys.exit(main(sys.argv[1:]))
-
-
 def main(arguments: list[str]) -> int:
     """Run the program with `arguments` and return its exit code."""
     try:
@@ -58,9 +53,22 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except Exception as error:
+        if _interrupted(error):
+            sys.stderr.write("interrupted\n")
+            return INTERRUPTED
         if hasattr(error, "format_message"):
             return _say_usage(error, arguments)
         return _say_bug(error)
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Return whether Ctrl-C is behind an error: a library may raise its own in place of it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 def _run(arguments: list[str]) -> int:

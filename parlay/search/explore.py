@@ -44,7 +44,7 @@ def _on_some_layers(question: Question, space: Space, counted: Counted, best: Be
     found = best()
     if not space.refine or found is None or FULL not in space.recompute or len(useful(question, space.recompute)) < 2:
         return
-    rows = np.stack([getattr(found[0], name) for name in GRID], axis=1)  # fastest first
+    rows = np.stack([getattr(found[0], name) for name in (*GRID, "zero")], axis=1)  # fastest first
     grids = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])[:REFINED]]
     blocks = []
     ep_overlap = (False,) if False in space.ep_overlap else space.ep_overlap

@@ -39,14 +39,14 @@ OPERATIONS = (
     1_000  # timed of a row, or ROUNDS if these are more; the rest of a step follows from the last one (docs/benchmarks.md)
 )
 ROUNDS = 3
-GRID = ("tp", "cp", "pp", "dp", "ep", "etp", "zero")
+GRID = ("tp", "cp", "pp", "dp", "ep", "etp")
 WORK = (  # what the operations of a pipeline take and how they stand
     "tp", "cp", "pp", "dp", "ep", "etp", "vpp", "schedule", "first_layers", "last_layers", "micro_batch", "cp_kind", "ulysses", "sp",
     "tp_overlap", "ep_overlap", "recompute", "recompute_layers", "order",
 )  # fmt: skip
 # How layers lie on stages and chunks, and how long expert layers are beside embedding and head.
 CUT = ("pp", "vpp", "schedule", "first_layers", "last_layers", "ep_overlap")
-PIPE = (*GRID, "vpp", "schedule", "first_layers", "last_layers")
+PIPE = (*GRID, "zero", "vpp", "schedule", "first_layers", "last_layers")
 
 
 def near_best(x: Layouts, step: Array, peak: Array, top: int) -> Ints:
@@ -78,7 +78,7 @@ class Timelines:
         """Return one row of each of the best grids, best first; `step` is the closed form's.
 
         Of rows within TIE of the best of their pipe, and then of pipes within TIE of the best of their grid, the least to
-        set up is taken: fewer virtual stages, then less recompute, then larger micro-batches. Differences below TIE are
+        set up is taken: fewer virtual stages, then less of ZeRO, then less recompute, then larger micro-batches. Differences below TIE are
         smaller than what the model can tell.
         """
         rows, few, exact = self._timed(x, step)
@@ -179,7 +179,9 @@ def _simplest(x: Layouts, step: Array, group: Ints) -> Ints:
     """Return one row of each group: the fastest, or of those within TIE of it the least to set up."""
     tied = np.flatnonzero(step <= _least(group, step)[group] * (1 + TIE))
     recomputed = np.array([int(b).bit_count() for b in x.recompute[tied]])
-    order = np.lexsort((step[tied], -x.micro_batch[tied], x.recompute_layers[tied], recomputed, x.vpp[tied], group[tied]))
+    order = np.lexsort(
+        (step[tied], -x.micro_batch[tied], x.recompute_layers[tied], recomputed, x.zero[tied], x.vpp[tied], group[tied])
+    )
     tied = tied[order]
     return np.asarray(tied[np.unique(group[tied], return_index=True)[1]])
 

@@ -24,7 +24,7 @@ from parlay.search.space import Space
 
 CLUSTERS = {name: load_cluster(name) for name in ("dgx-h100", "dgx-a100-40gb")}
 RATES = {name: rates_for(cluster) for name, cluster in CLUSTERS.items()}
-GRID = ("tp", "cp", "pp", "dp", "ep", "etp", "zero")
+GRID = ("tp", "cp", "pp", "dp", "ep", "etp")
 
 
 @st.composite

@@ -24,7 +24,7 @@ H100 = load_cluster("dgx-h100")
 
 
 def grid_of(x):
-    return (x.tp, x.cp, x.pp, x.dp, x.ep, x.etp, x.zero)
+    return (x.tp, x.cp, x.pp, x.dp, x.ep, x.etp)
 
 
 def every_layout(model, cluster, workload, gpus, space):
