@@ -86,7 +86,14 @@ def nothing_left(q: Question, space: Space) -> UsageError:
     from parlay.layouts.rule import divisors
 
     experts = max((k.mlp.experts for k in q.model.kinds.values() if k.mlp.kind == "moe"), default=1)
-    words = [f"{a}={','.join(map(str, getattr(space, a)))}" for a in ("tp", "cp", "pp", "dp", "ep") if getattr(space, a)]
+    from parlay.search.spaces import default_space
+
+    usual = default_space(q.workload)  # what a framework keeps by itself, nobody asked for
+    words = [
+        f"{a}={','.join(map(str, getattr(space, a)))}"
+        for a in ("tp", "cp", "pp", "dp", "ep")
+        if getattr(space, a) and getattr(space, a) != getattr(usual, a)
+    ]
     said = " and ".join([*words, *space.asked.words()])
     for axis, whole, of in (*((a, q.gpus, "GPUs") for a in ("tp", "cp", "pp", "dp")), ("ep", experts, "experts")):
         every = divisors(whole, most=1 << 20)

@@ -186,7 +186,7 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
     chosen = None
     workload = _workload(table["training"], where)
     if fields:
-        fields = unless_told(workload.framework, fields) | fields
+        fields = unless_told(workload, fields) | fields
         chosen = validate(Layout, fields, f"{where}: layout")
     gpus = table.get("gpus", chosen.gpus if chosen else None)
     if gpus is None:

@@ -154,7 +154,7 @@ def peak_flops(cluster: Cluster, workload: Workload) -> float:
         raise UsageError(
             f"{cluster.device.name} has no {dtype} matmul rate, so it cannot train in {workload.precision}",
             where="precision",
-            hint=f"it has {', '.join(sorted(peaks))}",
+            hint=f"precision may be {', '.join(p for p, of in PEAK_OF_PRECISION.items() if of in peaks)}",
         )
     return float(peaks[dtype].value)
 

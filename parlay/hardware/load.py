@@ -225,7 +225,13 @@ def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: st
     if found:
         return found
     known = [n for summary in _list(kind, user_directory) for n in summary.names]
-    raise UnknownNameError(kind, str(name), known, where=where, hint=_clusters_of(wanted) if kind == "cluster" else None)
+    raise UnknownNameError(
+        kind,
+        str(name),
+        known,
+        where=where,
+        hint=(kind == "cluster" and _clusters_of(wanted)) or "`parlay hardware list` shows all",
+    )
 
 
 def _clusters_of(device: str) -> str | None:

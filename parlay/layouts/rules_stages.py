@@ -126,8 +126,12 @@ def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
         "interleaved": "vpp of 2 or more and pp of 2 or more",
         "zb-v": "vpp=2 and pp of 2 or more",
         "dualpipev": f"vpp=2, pp of 2 or more and at least {2 * x.pp} micro-batches: a global batch of {2 * x.pp * each} or more",
-        "dualpipe": f"vpp=1, an even pp and an even number of at least {2 * x.pp} micro-batches:"
-        f" a global batch of {2 * x.pp * each}, {(2 * x.pp + 2) * each}, ...",
+        "dualpipe": "an even pp"
+        if x.pp % 2
+        else "pp of 2 or more"
+        if x.pp < 2
+        else "vpp=1, an even pp and an even number of at least"
+        f" {2 * x.pp} micro-batches: a global batch of {2 * x.pp * each}, {(2 * x.pp + 2) * each}, ...",
     }
     need = needs.get(name, "vpp=1")
     return f"the schedule {name} does not run with pp={x.pp}, vpp={x.vpp} and {m} micro-batches", f"{name} needs {need}"
@@ -294,7 +298,12 @@ STAGE_RULES: tuple[Rule, ...] = (
         _shard,
         _shard_message,
     ),
-    Rule("framework", "the framework must offer the schedule and the sharding", _framework, _framework_message),
+    Rule(
+        "framework",
+        "the framework must offer the schedule, the sharding, context parallelism and offload",
+        _framework,
+        _framework_message,
+    ),
     Rule("sp", "a framework refuses some options without sequence parallelism", _sequence_parallel, _sequence_parallel_message),
     Rule(
         "ep_overlap", "overlapped expert traffic needs two micro-batches at a time on a stage", _ep_overlap, _ep_overlap_message

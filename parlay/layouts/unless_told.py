@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parlay.layouts.vocabulary import Framework
+from parlay.layouts.workload import Workload
 
 
-def unless_told(framework: Framework, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that differ from a `Layout`'s own defaults: FSDP under torchtitan, DualPipe under HAI-LLM.
+def unless_told(workload: Workload, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that differ from a `Layout`'s own defaults: FSDP under torchtitan, under HAI-LLM DualPipe where it runs.
+
+    DualPipe hides expert traffic, but not where whole layers or experts are recomputed.
 
     Examples
     --------
-    >>> unless_told("torchtitan", {"tp": 8}), unless_told("hai-llm", {"pp": 16, "ep": 64}), unless_told("megatron-core", {})
-    ({'zero': 3}, {'schedule': 'dualpipe', 'ep_overlap': True}, {})
+    >>> unless_told(Workload(framework="torchtitan"), {"tp": 8}), unless_told(Workload(), {})
+    ({'zero': 3}, {})
+    >>> hai = Workload(framework="hai-llm", global_batch=512)
+    >>> unless_told(hai, {"pp": 16, "dp": 8, "ep": 8}), unless_told(hai, {"pp": 15})
+    ({'schedule': 'dualpipe', 'ep_overlap': True}, {'schedule': '1f1b', 'ep_overlap': False})
     """
-    if framework == "torchtitan":
+    if workload.framework == "torchtitan":
         return {"zero": 3}
-    if framework == "hai-llm" and fields.get("pp", 1) != 1:
-        schedule = fields.get("schedule") or "dualpipe"
-        return {"schedule": schedule, "ep_overlap": schedule == "dualpipe" and fields.get("ep", 1) != 1}
-    return {}
+    pp, dp, micro_batch, ep = (fields.get(axis, 1) for axis in ("pp", "dp", "micro_batch", "ep"))
+    whole = all(isinstance(x, int) and x > 0 for x in (pp, dp, micro_batch))
+    if workload.framework != "hai-llm" or not whole or pp == 1:
+        return {}
+    rounds, rest = divmod(workload.global_batch, dp * micro_batch)
+    runs = pp % 2 == 0 and not rest and rounds % 2 == 0 and rounds >= 2 * pp and fields.get("vpp", 1) == 1
+    schedule = fields.get("schedule") or ("dualpipe" if runs else "1f1b")
+    again = fields.get("recompute") or ()
+    rerun = bool({"full", "moe"} & set([again] if isinstance(again, str) else again))
+    return {"schedule": schedule, "ep_overlap": schedule == "dualpipe" and ep != 1 and not rerun}

@@ -5,9 +5,10 @@ A field left at None takes the default that the framework documents (parlay.esti
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
 from parlay.specfile import Spec
@@ -58,6 +59,11 @@ class Workload(Spec):
     deferred_head_gradients: Annotated[int, Field(ge=0)] | None = None  # micro-batches (0: all) of which it waits for the end
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply
+
+    @field_validator("framework_date", mode="before")
+    @classmethod
+    def _date(cls, given: object) -> object:
+        return given.isoformat() if isinstance(given, date) else given  # TOML has dates of its own
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -56,7 +56,7 @@ def estimate_command(e: Estimate, model: str | None = None, cluster: str | None 
         f"parlay estimate {model or e.model.id} --on {cluster or e.cluster.id} --layout {x}",
         f"--seq-len {w.seq_len} --global-batch {w.global_batch}",
     ]
-    default_workload, default_layout = Workload(), Layout(**unless_told(w.framework, x.model_dump(exclude={"schedule"})))
+    default_workload, default_layout = Workload(), Layout(**unless_told(w, x.model_dump(exclude={"schedule"})))
     for flag, value, default in (
         ("precision", w.precision, default_workload.precision),
         ("optimizer", w.optimizer, default_workload.optimizer),

@@ -116,6 +116,8 @@ def _nothing_fits(p: Plan, page: Page) -> list[str]:
         out += wrap(f"cheapest lever: {p.cheapest_lever}", page, hang="  ")
     if not p.priced:
         out = wrap("No layout keeps the rules, so none was priced.", page)
+        for text in p.refused:
+            out += wrap(text, page, hang="  ")
     return out
 
 

@@ -43,5 +43,8 @@ def pareto_lines(p: Plan, page: Page) -> list[str]:
         ]
         for x in p.pareto
     ]  # fmt: skip
-    head = wrap("Less memory costs time (no layout is both faster and smaller than one of these):", page)
+    head = wrap(
+        "Less memory costs time: no layout is both faster and smaller than one of these, by closed forms of the bubble "
+        "(the rows above are timed operation by operation)", page,
+    )  # fmt: skip
     return [*head, *render(columns, rows, page, indent="  ")]

@@ -88,7 +88,8 @@ def parse_bound(text: str, *, sign: Sign | None = None, where: str = "--require"
         raise UsageError(f"{named.group(1)} has names, not sizes, so it has no bounds", where=f"{where} {text[:60]}", hint=hint)
     if not match or (sign is not None and match.group(2) != "="):
         example = "zero>=1" if sign is None else "pp=8"
-        raise UsageError(f"'{text[:60]}' is not a bound", where=where, hint=f"write {where} '{example}'")
+        signs = " (=, <=, >=, < or >)" if sign is None else ""
+        raise UsageError(f"'{text[:60]}' is not a bound", where=where, hint=f"write {where} '{example}'{signs}")
     axis = SHORT.get(match.group(1), match.group(1))
     if axis not in AXES:
         near = nearest(axis, AXES)

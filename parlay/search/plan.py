@@ -89,6 +89,7 @@ class Plan:
     explained: bool = False
     sensitivities: tuple[Sensitivity, ...] = ()  # of the first row
     interrupted: bool = False  # the search was stopped; the rows are the best so far
+    refused: tuple[str, ...] = ()  # where no layout keeps the rules: what the rules that refuse most say, by example
 
 
 def plan(
@@ -144,7 +145,24 @@ def plan(
         explained=explain,
         sensitivities=sensitivities(rows[0].estimate, rates) if explain and rows else (),
         interrupted=found.interrupted,
+        refused=_refused(Question(model, cluster, workload, gpus), found) if not found.priced else (),
     )
+
+
+REFUSED = 2  # rules that are quoted
+
+
+def _refused(question: Question, found: _Found) -> tuple[str, ...]:
+    """Return what the rules that refuse most layouts say of one of them."""
+    most = sorted(found.counted.rejected.items(), key=lambda kv: -kv[1])
+    by_name = {rule.name: rule for rule in RULES}
+    out = []
+    for name, _ in most[:REFUSED]:
+        if name in by_name and name in found.counted.examples:
+            layout = found.counted.examples[name]
+            message, hint = by_name[name].message(layout, question)
+            out.append(f"{name}, such as {layout}: {message}; {hint}")
+    return tuple(out)
 
 
 def with_overlap(workload: Workload) -> Workload:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.layouts.layout import Layouts
+from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question, divisors
 from parlay.layouts.rules_shapes import BALANCED
 from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, Axis, CpKind, Recompute, Schedule
@@ -79,11 +79,17 @@ class Counted:
     considered: int = 0
     rejected: dict[str, int] = dataclasses.field(default_factory=dict)
     share: float = 0.0  # of the grids that keep the rules, how many are done
+    examples: dict[str, Layout] = dataclasses.field(default_factory=dict)  # one layout that a rule rejected, by rule
 
     def reject(self, reason: str, count: int) -> None:
         """Add `count` rejected layouts to `reason`."""
         if count:
             self.rejected[reason] = self.rejected.get(reason, 0) + count
+
+    def remember(self, reason: str, layouts: Layouts, broken: NDArray[np.bool_]) -> None:
+        """Keep the first of the rejected layouts as an example of the rule."""
+        if reason not in self.examples and broken.any():
+            self.examples[reason] = layouts.one(int(np.argmax(broken)))
 
 
 def grids(question: Question, space: Space) -> Ints:
@@ -142,6 +148,7 @@ def _reasonable(question: Question, space: Space, counted: Counted) -> Iterator[
         if rule.name in early:
             broken = rule.broken(plain, question) & kept
             counted.reject(rule.name, int(broken.sum()))
+            counted.remember(rule.name, plain, broken)
             kept &= ~broken
     counted.considered += int((~kept).sum())
     yield from grid[kept]
@@ -155,6 +162,7 @@ def keep(layouts: Layouts, question: Question, counted: Counted) -> Layouts:
         broken = rule.broken(layouts, question) & kept
         if broken.any():
             counted.reject(rule.name, int(broken.sum()))
+            counted.remember(rule.name, layouts, broken)
             kept &= ~broken
     return layouts if kept.all() else layouts.take(kept)
 

@@ -319,6 +319,34 @@ def test_torchtitan_shards_with_fsdp_unless_told_otherwise(parlay):
     assert parlay(*words).document["estimate"]["layout"]["zero"] == 1
 
 
+def test_a_plan_without_a_layout_quotes_the_rules(parlay):
+    ran = parlay("plan", "deepseek-v2-lite", "--on", "hgx-h800", "--gpus", "64", "--framework", "hai-llm", "--fix", "cp=2")
+    assert ran.code == 1
+    assert "no context parallelism" in ran.out
+    assert "use cp=1" in ran.out
+
+
+def test_hai_llm_takes_what_runs_where_nothing_is_said(parlay):
+    asked = ("estimate", "deepseek-v2-lite", "--on", "hgx-h800", "--framework", "hai-llm", "--json")
+    for layout, batch, recompute, schedule, overlap in (
+        ("pp4.dp16.ep8", 512, "none", "dualpipe", True),
+        ("pp4.dp16.ep8", 496, "none", "1f1b", False),  # 31 micro-batches are odd
+        ("pp4.dp16.ep8", 512, "full", "dualpipe", False),
+        ("pp3.dp16.ep8", 512, "none", "1f1b", False),
+    ):
+        found = parlay(*asked, "--layout", layout, "--global-batch", str(batch), "--recompute", recompute)
+        kept = found.document["estimate"]["layout"]
+        assert (kept["schedule"], kept["ep_overlap"]) == (schedule, overlap), layout
+
+
+@pytest.mark.parametrize("given", ["2025-01-01", "'2025-01-01'"])
+def test_a_date_may_be_written_as_toml_writes_dates(parlay, given):
+    ran = parlay(
+        "estimate", "llama-3.2-1b", "--on", "dgx-h100", "--layout", "dp8", "--set", f"training.framework_date={given}", "--json"
+    )
+    assert ran.code == 0
+
+
 def test_hai_llm_runs_dualpipe_unless_told_otherwise(parlay):
     asked = ("qwen3-30b-a3b", "--on", "hgx-h800", "--global-batch", "64", "--json")
     words = ("estimate", *asked, "--layout", "tp1.pp4.dp8.ep8")
