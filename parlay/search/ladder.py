@@ -19,6 +19,7 @@ from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question
+from parlay.layouts.vocabulary import Framework
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
 from parlay.rates.choose import rates_for
@@ -97,14 +98,22 @@ def family(experts: bool = False) -> tuple[ModelSpec, ...]:
     return tuple(sorted(unique.values(), key=lambda s: parameters(s).total))
 
 
-def rungs(gpus: int, *, experts: bool) -> list[Rung]:
-    """Return the rungs for a number of GPUs; expert parallelism only where there are experts."""
+# What a framework has not (parlay.layouts.rules_stages): these rungs would repeat the ones below them.
+UNOFFERED: dict[Framework, frozenset[str]] = {
+    "nanotron": frozenset({"+ ZeRO-2", "+ ZeRO-3", "+ optimizer on the host", "+ activations on host"}),
+    "hai-llm": frozenset({"+ ZeRO-2", "+ ZeRO-3", "+ context parallel", "+ optimizer on the host", "+ activations on host"}),
+}
+
+
+def rungs(gpus: int, *, experts: bool, framework: Framework = "megatron-core") -> list[Rung]:
+    """Return the rungs for a number of GPUs that a framework offers; expert parallelism only where there are experts."""
     one = (1,)
     base = Space(tp=one, cp=one, pp=one, dp=one, ep=one, vpp=one, micro_batch=one, zero=(0,), recompute=((),), sp=(False,))
     steps: list[Rung] = [Rung("one GPU", base)]
 
     def add(name: str, **axes: object) -> None:
-        steps.append(Rung(name, dataclasses.replace(steps[-1].space, **axes)))  # type: ignore[arg-type]
+        if name not in UNOFFERED.get(framework, ()):
+            steps.append(Rung(name, dataclasses.replace(steps[-1].space, **axes)))  # type: ignore[arg-type]
 
     add("data parallel", dp=())
     for stage in (1, 2, 3):
@@ -170,7 +179,7 @@ def ladder(
     shapes, rates = family(experts), rates or rates_for(cluster)
     workload = whole_batch(workload, gpus)
     steps, index = [], -1
-    for rung in rungs(gpus, experts=experts):
+    for rung in rungs(gpus, experts=experts, framework=workload.framework):
         index = largest(len(shapes), lambda i, r=rung: fits(shapes[i], cluster, workload, gpus, r), start=index)  # type: ignore[misc]
         model = shapes[index] if index >= 0 else None
         step = best_step(model, cluster, workload, gpus, rung, rates)
@@ -189,7 +198,7 @@ def model_ladder(
     rates = rates or rates_for(cluster)
     workload = whole_batch(workload, gpus)
     steps = []
-    for rung in rungs(gpus, experts=experts):
+    for rung in rungs(gpus, experts=experts, framework=workload.framework):
         powers = [1] if rung.name == "one GPU" else [2**i for i in range(most_gpus.bit_length()) if 2**i <= most_gpus]
         fewest = next((n for n in powers if fits(model, cluster, whole_batch(workload, n), n, rung)), None)
         step = (

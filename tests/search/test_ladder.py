@@ -191,3 +191,12 @@ def test_a_batch_that_the_gpus_cannot_share_is_trimmed():
     sizes = [step.parameters for step in found.steps]
     assert all(sizes)
     assert sizes == sorted(sizes)
+
+
+def test_a_ladder_has_no_rung_that_the_framework_does_not_offer():
+    names = {f: [r.name for r in rungs(8, experts=False, framework=f)] for f in ("megatron-core", "hai-llm", "nanotron")}
+    assert "+ ZeRO-3" in names["megatron-core"]
+    assert [n for n in names["megatron-core"] if n not in names["hai-llm"]] == [
+        "+ ZeRO-2", "+ ZeRO-3", "+ context parallel", "+ optimizer on the host", "+ activations on host",
+    ]  # fmt: skip
+    assert "+ context parallel" in names["nanotron"]
