@@ -11,7 +11,7 @@ from parlay.estimate.counts import Part, layer_parts, mtp_extra, norm_parameters
 from parlay.estimate.kept import Kept
 from parlay.estimate.stages import Stages
 from parlay.formulas import parameters as formula
-from parlay.layouts.layout import Layouts
+from parlay.layouts.layout import Layouts, takes_all
 from parlay.layouts.workload import Workload
 from parlay.models.spec import GroupedAttention, LayerKind, ModelSpec
 
@@ -35,6 +35,8 @@ class LocalParameters:
 
     def take(self, rows: NDArray[np.int64]) -> LocalParameters:
         """Return those of some rows."""
+        if takes_all(rows, len(self.dense)):
+            return self
         return LocalParameters(self.dense[rows], self.expert[rows])
 
 

@@ -15,6 +15,7 @@ from parlay.estimate.memory_weights import Matrix, distinct_elements, matrices
 from parlay.estimate.shard import Shard, agreeing
 from parlay.estimate.stages import Stages
 from parlay.formulas.parameters import padded_vocabulary
+from parlay.layouts.layout import takes_all
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec, MoeMlp
 
@@ -45,6 +46,8 @@ class Tables:
 
     def take(self, rows: NDArray[np.int64]) -> Tables:
         """Return the tables for some of the layouts."""
+        if takes_all(rows, len(self.shard.row_of)):
+            return self
         shard = dataclasses.replace(self.shard, row_of=self.shard.row_of[rows])
         return self.at(shard, self.pattern[rows])
 

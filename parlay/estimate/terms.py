@@ -61,6 +61,9 @@ class Term:
 def spread(term: Term, rows: NDArray[np.int64], row_of: NDArray[np.int64]) -> Term:
     """Return a tree over distinct rows as one over layouts: `row_of` names the row of each layout, `rows` lists the rows."""
 
+    if len(rows) == len(row_of) == 1:
+        return term
+
     def one(value: Any) -> Any:
         by_row = isinstance(value, np.ndarray) and value.ndim > 0 and len(value) == len(rows)
         return value[row_of] if by_row else value

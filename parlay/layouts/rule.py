@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,10 +90,12 @@ def listed(values: list[int]) -> str:
 
 def scheduled(x: Layouts, names: Iterable[Schedule]) -> Mask:
     """Return where a layout runs one of these schedules."""
-    found = np.zeros(len(x), dtype=bool)
-    for name in names:
-        found |= x.schedule == SCHEDULES.index(name)
-    return found
+    return _among(tuple(names))[x.schedule]
+
+
+@lru_cache(maxsize=64)
+def _among(names: tuple[Schedule, ...]) -> Mask:
+    return np.array([name in names for name in SCHEDULES])
 
 
 def schedule_of(x: Layout) -> Schedule:
