@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 def axis_strides(layouts: Layouts) -> dict[Axis, Array]:
     """Return, for each axis, how many GPUs apart its neighbouring ranks sit: the product of the axes inside it."""
     strides = _strides(layouts, DEFAULT_ORDER)
-    for code in np.unique(layouts.order[layouts.order > 0]):
+    for code in np.flatnonzero(np.bincount(layouts.order)[1:]) + 1:
         other, mine = _strides(layouts, ORDERS[code]), layouts.order == code
         strides = {axis: np.where(mine, other[axis], apart) for axis, apart in strides.items()}
     return strides
@@ -42,11 +42,11 @@ def data_groups(layouts: Layouts, domain: float) -> tuple[Group, Group]:
     distinct; their copies lie etp x ep GPUs apart inside a pipeline stage, and its stages in between where the axis
     order puts pp inside dp. DualPipe's second copy of a stage takes part in both.
     """
-    cp, dp = axis_group(layouts, "cp", domain), axis_group(layouts, "dp", domain)
+    strides = axis_strides(layouts)
+    cp, dp = (Group.of(getattr(layouts, axis), strides[axis], domain) for axis in ("cp", "dp"))
     local = np.minimum(cp.local * dp.local, domain)
     copies = copies_of_a_stage(layouts)
     dense = Group(cp.size * dp.size * copies, np.maximum(local, 1.0))
-    strides = axis_strides(layouts)
     between = np.where(strides["pp"] < strides["dp"], layouts.pp, 1)
     stride = (layouts.etp * layouts.ep * between).astype(np.float64)
     experts = Group.of(layouts.edp.astype(np.float64), stride, domain)
