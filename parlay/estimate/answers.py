@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 from parlay.errors import UnknownNameError
 from parlay.estimate.estimate import Estimate
@@ -32,15 +33,25 @@ def differences(first: Estimate, second: Estimate) -> list[tuple[str, str, str, 
     """Return (key, label, unit, first, second) of every leaf of the time tree and of the worst stages' memory trees."""
     rows: list[tuple[str, str, str, float | None, float | None]] = []
     for a, b in ((first.step, second.step), (first.memory[first.worst_stage], second.memory[second.worst_stage])):
-        left = {t.key: t for t in a.walk() if not t.parts}
-        right = {t.key: t for t in b.walk() if not t.parts}
+        left, right = _leaves(a), _leaves(b)
+        both = right | left
+        labels = Counter(term.label for term, _ in both.values())
         for key in dict.fromkeys([*left, *right]):
-            one = left.get(key) or right[key]
-            x = float(left[key].value) if key in left else 0.0
-            y = float(right[key].value) if key in right else 0.0
-            if x or y:
-                rows.append((key, one.label, one.unit, x, y))
+            one, whole = both[key]
+            x = float(left[key][0].value) if key in left else 0.0
+            y = float(right[key][0].value) if key in right else 0.0
+            if x or y:  # layers of two kinds keep tensors of one name
+                label = one.label if labels[one.label] == 1 else f"{one.label}, {whole}"
+                rows.append((key, label, one.unit, x, y))
     return rows
+
+
+def _leaves(tree: Term) -> dict[str, tuple[Term, str]]:
+    """Return the terms without parts by key, each with the label of what it is a part of."""
+    found: dict[str, tuple[Term, str]] = {}
+    for whole in tree.walk():
+        found |= {part.key: (part, whole.label) for part in whole.parts if not part.parts}
+    return found
 
 
 def find_term(e: Estimate, name: str) -> tuple[Term, Term]:

@@ -94,6 +94,7 @@ def compare_lines(first: Estimate, second: Estimate, page: Page) -> list[str]:
         cells = [
             [label, f"{(a or 0) / scale:,.2f}", f"{(b or 0) / scale:,.2f}", f"{((b or 0) - (a or 0)) / scale:+,.2f}"]
             for _, label, _, a, b in found
+            if max(abs(a or 0), abs(b or 0)) >= 0.005 * scale  # what would print as 0.00 twice says nothing
         ]
         if cells:
             columns = [
