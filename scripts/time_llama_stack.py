@@ -116,7 +116,7 @@ def predicted(o: argparse.Namespace) -> dict[str, object]:
     import dataclasses
 
     from parlay.estimate.costs import layer_costs
-    from parlay.estimate.operators import Pricer
+    from parlay.estimate.pricer import Pricer
     from parlay.estimate.shard import Shard
     from parlay.estimate.traits import traits_of
     from parlay.hardware.load import load_cluster

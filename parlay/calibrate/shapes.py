@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike
 
-from parlay.estimate.operators import Pricer, embedding_operators, head_operators, layer_operators
+from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
+from parlay.estimate.pricer import Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.traits import Traits
 from parlay.hardware.load import load_cluster

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import RECIPES
-from parlay.estimate.operators import ELEMENT, Operator, Pricer, routed_rows
+from parlay.estimate.operators import routed_rows
+from parlay.estimate.pricer import ELEMENT, Operator, Pricer
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, MoeMlp
 from parlay.rates.interface import Group

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.communication import Transfer, layer_transfers
-from parlay.estimate.operators import FP8_PRECISIONS, Operator, Pricer, embedding_operators, head_operators, layer_operators
+from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
+from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
 

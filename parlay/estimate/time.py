@@ -22,9 +22,9 @@ from parlay.estimate.dataparallel import DataParallel, data_parallel
 from parlay.estimate.kept import Kept
 from parlay.estimate.local import padded_vocabulary
 from parlay.estimate.offload import Copies, activation_copies
-from parlay.estimate.operators import ELEMENT, Pricer
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.placement import axis_strides
+from parlay.estimate.pricer import ELEMENT, Pricer
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total, weakest
 from parlay.estimate.traits import traits_of

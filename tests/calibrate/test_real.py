@@ -228,7 +228,7 @@ def test_a_data_parallel_step_is_predicted(measured, between, folder, parlay_com
 def test_a_block_stack_on_this_cpu_is_predicted(measured, folder):
     """Predict forward and backward of four Llama blocks, on every rank at once."""
     from parlay.estimate.costs import layer_costs
-    from parlay.estimate.operators import Pricer
+    from parlay.estimate.pricer import Pricer
     from parlay.estimate.shard import Shard
     from parlay.estimate.traits import Traits
     from parlay.hardware.load import load_cluster

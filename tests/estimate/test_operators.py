@@ -7,7 +7,8 @@ import pytest
 
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
-from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, Pricer, attention_share, layer_operators
+from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, attention_share, layer_operators
+from parlay.estimate.pricer import Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, traits_of
 from parlay.hardware.load import load_cluster

@@ -1,0 +1,167 @@
+"""What prices an operator: its seconds forward and backward from rates, for one workload and the rows of a Shard."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parlay.estimate.kept import MOST_ROWS, Kept
+from parlay.estimate.overlap import lost_s
+from parlay.estimate.shard import Shard
+from parlay.estimate.terms import weakest
+from parlay.estimate.traits import Traits
+from parlay.layouts.vocabulary import FUSED_LAYERS
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
+from parlay.rates.interface import Priced, Rates, Stream
+
+Array = NDArray[np.float64]
+
+FP8_PRECISIONS = {"fp8": "fp8", "fp8-blockwise": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}  # precision -> matmul dtype
+ELEMENT = 2.0  # bytes of an activation in bf16 or fp16
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator: seconds of its forward, input gradient and weight gradient, per micro-batch on one rank."""
+
+    name: str
+    group: str
+    forward: Array
+    dgrad: Array
+    wgrad: Array
+    modules: frozenset[str]  # recompute modules that run this operator again
+    launches: Array | float  # host operators of one forward
+    source: str
+    waits: Array | float = 0.0  # host operators whose time the forward loses to waiting for the device
+    weights: Array | float = 0.0  # parameter tensors on the rank
+
+    def take(self, rows: NDArray[np.int64]) -> Operator:
+        """Return the operator at some rows of its Shard."""
+        calls, waits, weights = (x[rows] if isinstance(x, np.ndarray) else x for x in (self.launches, self.waits, self.weights))
+        seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
+        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights)
+
+
+_PRODUCTS: Kept[tuple[Priced, Priced, Priced]] = Kept()  # of few rows: forward, input gradient, weight gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Pricer:
+    """Prices operators at one set of rates for one workload and the distinct rows of a Shard."""
+
+    rates: Rates
+    workload: Workload
+    shard: Shard
+    model: ModelSpec
+    traits: Traits = dataclasses.field(default_factory=Traits)
+    products: Kept[tuple[Priced, Priced, Priced]] = dataclasses.field(default_factory=Kept)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether weight gradients are written by adding to fp32 main gradients (Megatron's default)."""
+        fused = self.workload.gradient_accumulation_fusion
+        return self.workload.framework in FUSED_LAYERS if fused is None else fused
+
+    def lost_s(self, transfer_s: Array, compute_s: Array) -> Array:
+        """Seconds that a transfer and the compute beside it lose to each other."""
+        return lost_s(self.rates.beside(), transfer_s, compute_s)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the linear layers' matmuls."""
+        p = self.workload.precision
+        return FP8_PRECISIONS.get(p, p)
+
+    @cached_property
+    def across_tensor(self) -> tuple[Priced, Priced, Priced]:
+        """All-gather, reduce-scatter and all-reduce of a tensor of the residual stream over the tensor-parallel group."""
+        nbytes, group = ELEMENT * self.shard.tokens * self.model.hidden, self.shard.tp_group
+        return (
+            self.rates.collective("all_gather", nbytes, group),
+            self.rates.collective("reduce_scatter", nbytes, group),
+            self.rates.collective("all_reduce", nbytes, group),
+        )
+
+    def gemm(
+        self,
+        name: str,
+        group: str,
+        rows: ArrayLike,
+        out: ArrayLike,
+        inner: ArrayLike,
+        modules: tuple[str, ...] = (),
+        *,
+        dtype: str | None = None,
+    ) -> Operator:
+        """Return a linear layer rows x inner -> rows x out with both of its gradients."""
+        kind, adds = dtype or self.dtype, self.accumulates
+
+        def priced() -> tuple[Priced, Priced, Priced]:
+            fwd, dgrad = self.rates.gemm(rows, out, inner, kind), self.rates.gemm(rows, inner, out, kind)
+            # The weight gradient adds into the fp32 main gradient where the framework fuses the two.
+            return fwd, dgrad, self.rates.gemm(inner, out, rows, kind, accumulate=adds)
+
+        sizes = [np.asarray(x, dtype=np.float64) for x in (rows, out, inner)]
+        # Layers of several kinds, and layouts of one question, have many a product in common.
+        known = _PRODUCTS if len(self.shard.tp) <= MOST_ROWS else self.products
+        fwd, dgrad, wgrad = known.get((self.rates,), priced, kind, adds, *((x.shape, x.tobytes()) for x in sizes))
+        source = weakest([fwd.source, dgrad.source, wgrad.source])
+        return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source, weights=1.0)
+
+    def grouped(
+        self, name: str, rows: ArrayLike, groups: ArrayLike, out: ArrayLike, inner: ArrayLike, modules: tuple[str, ...]
+    ) -> Operator:
+        """Return a grouped linear layer over `groups` experts that share `rows` tokens evenly."""
+        fused = self.traits.fused_groups
+        fwd = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, fused=fused)
+        dgrad = self.rates.grouped_gemm(rows, groups, inner, out, self.dtype, fused=fused)
+        wgrad = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, fused=fused, weight_gradient=True)
+        source = weakest([fwd.source, dgrad.source, wgrad.source])
+        held = np.asarray(groups, dtype=np.float64)
+        return Operator(name, "experts", fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source, weights=held)
+
+    def stream(
+        self,
+        name: str,
+        nbytes: ArrayLike,
+        kind: Stream,
+        modules: tuple[str, ...] = (),
+        *,
+        backward: float = 1.5,
+        group: str = "norms and elementwise",
+        launches: float = 1.0,
+        waits: float = 0.0,
+    ) -> Operator:
+        """Return a bandwidth-bound operator; its backward moves `backward` times the bytes of its forward."""
+        fwd = self.rates.stream(nbytes, kind)
+        back = self.rates.stream(np.asarray(nbytes) * backward, kind)
+        zero = np.zeros_like(fwd.seconds)
+        weights = 1.0 if kind == "norm" else 0.0
+        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits, weights)
+
+    def casts(
+        self, name: str, elements: ArrayLike, modules: tuple[str, ...] = (), *, gradient: ArrayLike = 0.0
+    ) -> list[Operator]:
+        """Return the quantisation of one GEMM's input (`elements`) and of its output's gradient (`gradient` elements).
+
+        One scale a tensor needs the largest value first (a read of its own); then bf16 is read and a row-wise and a
+        column-wise copy written. Block scales need no first pass.
+        """
+        if self.workload.precision not in FP8_PRECISIONS:
+            return []
+        first = ELEMENT if self.workload.precision == "fp8" else 0.0
+        width = 0.5 if self.workload.precision == "nvfp4" else 1.0
+        each = first + ELEMENT + 2 * width
+        fwd = self.rates.stream(np.asarray(elements) * each, "cast")
+        bwd = self.rates.stream(np.broadcast_to(np.asarray(gradient) * each, np.shape(fwd.seconds)), "cast")
+        zero = np.zeros_like(fwd.seconds)
+        launches = 2.0 if first else 1.0
+        return [
+            Operator(
+                f"{name} quantisation", "quantisation", fwd.seconds, bwd.seconds, zero, frozenset(modules), launches, fwd.source
+            )
+        ]
