@@ -67,13 +67,31 @@ def exact_bubble_s(
             pace = settled_pace_s(timed)
             if pace is not None:
                 return max(timed.step_s + (m - count) * pace - m * busy, 0.0)
-    ends = []
-    for count in (shown, shown - pp) if shown < m else (shown,):
+    timelines = []
+    for count in (shown, shown - pp) if shown < m and name != "interleaved" else (shown,):
         schedule = _built(name, pp, count, virtual)
         costs = costs or _chunk_costs(time, model, layout, schedule, row)
-        ends.append(simulate(schedule, Costs.of(schedule, *costs, each_way)).step_s)
-    pace = max((ends[0] - ends[-1]) / pp, busy)
-    return max(ends[0] + (m - shown) * pace - m * busy, 0.0)
+        timelines.append(simulate(schedule, Costs.of(schedule, *costs, each_way)))
+    whole = timelines[0].step_s
+    if shown == m:
+        pace = busy
+    elif name == "interleaved":
+        pace = max(round_pace_s(timelines[0], virtual), busy)
+    else:
+        pace = max((whole - timelines[1].step_s) / pp, busy)
+    return max(whole + (m - shown) * pace - m * busy, 0.0)
+
+
+def round_pace_s(timeline: Timeline, virtual: int) -> float:
+    """Return the seconds a micro-batch of the last round of interleaved 1F1B: of its last stage, which drains last of all.
+
+    That stage has warmed up after (v - 1) p forwards of chunks; a round is v p of them, each with a backward behind it.
+    """
+    schedule = timeline.schedule
+    p, turn = schedule.stages, virtual * schedule.stages
+    first = schedule.offset[p - 1] + (virtual - 1) * p  # of the pairs of a forward and a backward
+    last = first + 2 * (virtual * schedule.micro_batches - (virtual - 1) * p - 1)
+    return float(timeline.start_s[last] - timeline.start_s[last - 2 * turn]) / p
 
 
 def settled_pace_s(timeline: Timeline) -> float | None:

@@ -235,7 +235,7 @@ def _search(
                 fitting = layouts.take(fits)
                 running, mine = stages.take(fits), pipes.take(fits)
                 step = price_time(model, cluster, workload, fitting, rates, stages=running, pipes=mine).step
-                found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top)
+                found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top, wide=space.wide)
             else:
                 _nearer(found, layouts, held.peak)
             found.counted.reject("host", int((~room).sum()))
@@ -258,15 +258,15 @@ def _nearer(found: _Found, layouts: Layouts, peak: Array) -> None:
         found.nearest = (float(peak[least]), layouts.one(least))
 
 
-def _merged(kept: tuple[_Kept, _Kept] | None, more: _Kept, top: int) -> tuple[_Kept, _Kept]:
+def _merged(kept: tuple[_Kept, _Kept] | None, more: _Kept, top: int, *, wide: bool) -> tuple[_Kept, _Kept]:
     """Return the best rows and the front of what was kept and `more` together."""
     best, front = kept or (None, None)
-    return _best(more.and_(best), top), _front(more.and_(front))
+    return _best(more.and_(best), top, wide=wide), _front(more.and_(front))
 
 
-def _best(rows: _Kept, top: int) -> _Kept:
+def _best(rows: _Kept, top: int, *, wide: bool) -> _Kept:
     """Return the rows that can still be shown, fastest first."""
-    return rows.take(near_best(rows.layouts, rows.step, rows.peak, top))
+    return rows.take(near_best(rows.layouts, rows.step, rows.peak, top, wide=wide))
 
 
 def _front(rows: _Kept) -> _Kept:

@@ -28,7 +28,8 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 TIE = 0.005  # of a step: layouts closer than this are a tie
-GRIDS = 128  # at least so many grids are kept until they are timed
+GRIDS = 64  # at least so many grids are kept until they are timed
+WIDE_GRIDS = 128  # the same of a wide space, whose closed forms err more often by more
 MARGIN = 0.15  # a pipe that the closed form has slower than the slowest of these by more than this is not kept
 # By which a timeline may be shorter than the closed form, for each schedule: measured, not proven (docs/benchmarks.md).
 SLACK = np.array([{"dualpipe": 0.10, "dualpipev": 0.11}.get(name, 0.08) for name in SCHEDULES])
@@ -49,14 +50,14 @@ CUT = ("pp", "vpp", "schedule", "first_layers", "last_layers", "ep_overlap")
 PIPE = (*GRID, "zero", "vpp", "schedule", "first_layers", "last_layers")
 
 
-def near_best(x: Layouts, step: Array, peak: Array, top: int) -> Ints:
+def near_best(x: Layouts, step: Array, peak: Array, top: int, *, wide: bool = False) -> Ints:
     """Return the rows that can still be shown, fastest first: of the fastest grids, those within TIE of their pipe's best.
 
     Nothing that is dropped can come back: more rows make a grid's or a pipe's best only faster.
     """
     grid, pipe = _groups(x, GRID), _groups(x, PIPE)
     fastest, quickest = _least(grid, step), _least(pipe, step)
-    limit = np.sort(fastest)[min(max(top, GRIDS), len(fastest)) - 1]
+    limit = np.sort(fastest)[min(max(top, WIDE_GRIDS if wide else GRIDS), len(fastest)) - 1]
     near = (fastest[grid] <= limit) & (step <= quickest[pipe] * (1 + TIE)) & (step <= limit * (1 + MARGIN))
     rows = np.flatnonzero(near)
     return rows[np.lexsort((peak[rows], step[rows]))]
