@@ -64,6 +64,10 @@ class Layout(Spec):
     def _modules(cls, given: Any) -> Any:
         if isinstance(given, str) and given and not re.search(r"[^,+\s]", given):
             raise ValueError(f"'{given[:20]}' names no module; write none, full, or modules joined by +: {', '.join(RECOMPUTE)}")
+        if not isinstance(given, str | list | tuple):
+            raise ValueError(
+                f"'{str(given)[:20]}' names no module; write none, full, or modules joined by +: {', '.join(RECOMPUTE)}"
+            )
         names = re.split(r"[,+\s]+", given) if isinstance(given, str) else list(given)
         names = ["core_attention" if n in ("selective", "core_attn") else n for n in names if n not in ("none", "")]
         for name in names:

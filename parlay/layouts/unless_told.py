@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ def unless_told(workload: Workload, fields: Mapping[str, Any]) -> dict[str, Any]
     rounds, rest = divmod(workload.global_batch, dp * micro_batch)
     runs = pp % 2 == 0 and not rest and rounds % 2 == 0 and rounds >= 2 * pp and fields.get("vpp", 1) == 1
     schedule = fields.get("schedule") or ("dualpipe" if runs else "1f1b")
-    again = fields.get("recompute") or ()
-    rerun = bool({"full", "moe"} & set([again] if isinstance(again, str) else again))
+    again = fields.get("recompute")  # not checked yet: text, a list, or what will be refused
+    words = re.split("[,+]", again) if isinstance(again, str) else again if isinstance(again, list | tuple) else ()
+    rerun = any(word in ("full", "moe") for word in words)
     return {"schedule": schedule, "ep_overlap": schedule == "dualpipe" and ep != 1 and not rerun}

@@ -339,6 +339,27 @@ def test_hai_llm_takes_what_runs_where_nothing_is_said(parlay):
         assert (kept["schedule"], kept["ep_overlap"]) == (schedule, overlap), layout
 
 
+@pytest.mark.parametrize(
+    "given", ["recompute=5", "recompute=[{a=1}]", "recompute=[[1]]", "pp=x", "dp=[1]", "ep={}", "schedule=[1]", "vpp={}"]
+)
+def test_a_layout_of_the_wrong_kinds_is_refused_under_every_framework(parlay, given):
+    for framework in ("hai-llm", "torchtitan"):
+        ran = parlay(
+            "estimate",
+            "deepseek-v2-lite",
+            "--on",
+            "hgx-h800",
+            "--framework",
+            framework,
+            "--layout",
+            "pp4.dp16.ep8",
+            "--set",
+            f"layout.{given}",
+        )
+        assert ran.code == 2, (framework, given)
+        assert "layout" in ran.err
+
+
 @pytest.mark.parametrize("given", ["2025-01-01", "'2025-01-01'"])
 def test_a_date_may_be_written_as_toml_writes_dates(parlay, given):
     ran = parlay(
