@@ -74,11 +74,11 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     backward_sp = gather.seconds + np.maximum(0.0, gather.seconds - up.dgrad) + np.maximum(0.0, scatter.seconds - up.wgrad)
     whole_sp = forward_sp + 2 * gather.seconds + scatter.seconds
     forward = np.where(s.sp, forward_sp, reduce.seconds)
-    beside = up.wgrad if p.traits.async_reduce else 0.0
+    beside = up.wgrad if p.traits.async_reduce else np.zeros_like(up.wgrad)
     backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - beside))
     whole = np.where(s.sp, whole_sp, 2 * reduce.seconds)
     lost_sp = p.lost_s(gather.seconds, up.dgrad) + p.lost_s(scatter.seconds, up.wgrad)
-    lost_b = np.where(s.sp, lost_sp, p.lost_s(reduce.seconds, up.wgrad))
+    lost_b = np.where(s.sp, lost_sp, p.lost_s(reduce.seconds, beside))
     # With userbuffers each collective is cut in pieces that run beside its GEMM; one piece stays in front of it.
     beside_f, beside_b = (x * (1 - 1 / TP_OVERLAP_CHUNKS) for x in (forward, backward))
     work_f, work_b = up.forward + down.forward, up.dgrad + down.dgrad
