@@ -102,8 +102,8 @@ def layouts_by_schedule(model, count=400, seed=1):
         name = str(rng.choice(SCHEDULES))
         pp, vpp = int(rng.choice((2, 4, 8, 16))), int(rng.choice(chunks.get(name, (1,))))
         batch = pp * int(rng.choice((2, 4, 8, 16)))
-        lighter = lighter_last(model, 4096, pp) if name not in V_SHAPED else 0
-        last = int(rng.choice((0, lighter if lighter >= vpp else 0)))
+        lighter = lighter_last(model, 4096, pp) if name not in V_SHAPED else None
+        last = lighter if (lighter or 0) >= vpp and rng.random() < 0.5 else None
         layout = Layout(pp=pp, vpp=vpp, schedule=name, last_layers=last)
         workload = Workload(global_batch=batch)
         if all(v.rule == "framework" for v in check(layout, model, CLUSTER, workload)):

@@ -244,7 +244,7 @@ def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pi
         weight_grad = weight_grad + n * cost.weight[row_of][:, None]
     host = activation_copies(model, cluster, p.workload, pipes, p.rates, forward, backward)
     forward, backward = forward + host.forward, backward + host.backward
-    send, lost, hops, source = _sends(p, pipes.layouts, forward, backward)
+    send, lost, hops, source = _sends(p, pipes.layouts, stages, forward, backward)
     one = PipeTime(forward, backward, send, lost, host, weights, rerun * np.ones_like(stages.share))
     return one, source, hops, weight_grad
 
@@ -267,7 +267,7 @@ def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
     return np.asarray(np.where(count > 0, share, 1.0))
 
 
-def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tuple[Array, Array, Array, str]:
+def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward: Array) -> tuple[Array, Array, Array, str]:
     """Return the seconds that pipeline transfers add per micro-batch (by stage), what of it is lost to overlap, those of fill
     and drain, and their source.
 
@@ -296,7 +296,22 @@ def _sends(p: Pricer, layouts: Layouts, forward: Array, backward: Array) -> tupl
     lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
     hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
-    return exposed + lost, lost, hops, sent.source
+    source = sent.source
+    if p.traits.sends is not None:
+        exposed, source = _blocking_sends(p, layouts, stages, whole / shard.tp[row_of], p.traits.sends), "profile"
+    return exposed + lost, lost, hops, source
+
+
+def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, sent: Array, rate: tuple[float, float]) -> Array:
+    """Return the seconds a micro-batch that every stage sends and receives where one transfer waits for the other.
+
+    A stage moves an activation and a gradient over each of its two borders, of which those that leave the scale-up domain are slower.
+    """
+    apart, at = axis_strides(layouts)["pp"][:, None], stages.index
+    above = (at > 0, np.floor((at - 1) * apart / p.shard.domain) != np.floor(at * apart / p.shard.domain))
+    below = (at < layouts.pp[:, None] - 1, np.floor(at * apart / p.shard.domain) != np.floor((at + 1) * apart / p.shard.domain))
+    seconds = [np.where(there, 2.0 * sent[:, None] / np.where(leaves, rate[1], rate[0]), 0.0) for there, leaves in (above, below)]
+    return np.asarray(seconds[0] + seconds[1])
 
 
 def _slug(text: str) -> str:

@@ -127,7 +127,7 @@ def _chunk_costs(
     chunks, stage_of = schedule.chunks, schedule.device[0]  # DualPipe holds each chunk a second time, at the other end
     virtual = chunks // layout.pp
     one, pipe = time.by_pipe, time.pipes.row_of[row]
-    sizes = chunk_sizes(model.layer_count, layout.pp, virtual, layout.first_layers, layout.last_layers, 1 + model.mtp_layers)
+    sizes = chunk_sizes(model.layer_count, layout.pp, virtual, *layout.ends, tail=1 + model.mtp_layers)
     names, edges = model.layer_names(), np.concatenate([[0], np.cumsum(sizes)])
     forward, backward, weight = np.zeros(chunks), np.zeros(chunks), np.zeros(chunks)
 

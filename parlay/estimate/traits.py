@@ -61,6 +61,11 @@ GRACE_FACTOR = 1.8
 # leave 8 to 13 ms a step with some 27 tensors on a rank and 25 to 45 ms with some 190 to 290 of experts. Frameworks whose optimizer
 # keeps flat tensors or runs one kernel for all of them have none.
 STEP_OPERATORS = {"megatron-core": 50.0, "hai-llm": 50.0}
+# Bytes/s of one rank's pipeline send under nanotron, to a rank of its scale-up domain and of another. Its engine moves one tensor
+# at a time: two messages of sizes, which the host waits for, then the tensor in an unbatched send; a stage receives an activation
+# before it sends a gradient (parallel/pipeline_parallel/p2p.py and state.py). Its pipelines on 8 and 16 H100 leave time in
+# proportion to bytes: 5 to 8 GB/s a rank inside a node (5 runs), 1 to 2.7 across (7 runs; 3 more leave 0.4 to 0.7).
+SENDS = {"nanotron": (5.5e9, 1.3e9)}
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
 
@@ -85,6 +90,9 @@ class Traits:
     attention_forward: float = 1.0
     attention_backward: float = 1.0
     async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
+    sends: tuple[float, float] | None = (
+        None  # bytes/s of blocking sends, one after the other, in a domain and across; None: links'
+    )
     early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again
 
 
@@ -110,6 +118,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         attention_forward=forward * older,
         attention_backward=backward * older,
         async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
+        sends=SENDS.get(workload.framework),
         early_stop=_early_stop(workload),
     )
 

@@ -98,12 +98,12 @@ def virtual_stages(args: Given, pp: int) -> int:
     return max(1, (pattern.split("/")[0].count("|") + 1) // pp) if "|" in pattern else 1
 
 
-def ends_of(args: Given, degrees: dict[str, int]) -> tuple[int, int]:
-    """Return the layers of the first and last stage, 0 where the split is even."""
+def ends_of(args: Given, degrees: dict[str, int]) -> tuple[int | None, int | None]:
+    """Return the layers of the first and last stage, None where the split rule decides."""
     first, last = args.whole("--decoder-first-pipeline-num-layers"), args.whole("--decoder-last-pipeline-num-layers")
     written = args.text("--pipeline-model-parallel-layout")
     found = ends_of_layout(written, degrees["pp"], degrees["vpp"]) if written else None
-    return found or (first or 0, last or 0)
+    return found or (first, last)
 
 
 def ends_of_layout(text: str, stages: int, virtual: int) -> tuple[int, int] | None:

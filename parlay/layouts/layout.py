@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from parlay.errors import UsageError
+from parlay.layouts.split import BY_RULE
 from parlay.layouts.vocabulary import (
     CP_KINDS,
     DEFAULT_ORDER,
@@ -51,8 +52,8 @@ class Layout(Spec):
     micro_batch: Degree = 1
     recompute: tuple[str, ...] = ()
     recompute_layers: Annotated[int, Field(ge=0)] = 0  # with full: layers per stage and chunk; 0 = all
-    first_layers: Annotated[int, Field(ge=0)] = 0  # layers of the first and last stage; 0 = chosen by the split rule
-    last_layers: Annotated[int, Field(ge=0)] = 0
+    first_layers: Annotated[int, Field(ge=0)] | None = None  # layers of the first and last stage; None = by the split rule
+    last_layers: Annotated[int, Field(ge=0)] | None = None
     tp_overlap: bool = False
     ep_overlap: bool = False
     offload_optimizer: Annotated[float, Field(ge=0, le=1)] = 0.0  # share of the optimizer state on the host
@@ -93,6 +94,12 @@ class Layout(Spec):
     def gpus(self) -> int:
         """GPUs the layout uses. Expert parallelism shares them, so ep and etp do not multiply in."""
         return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Layers of the first and of the last stage, split.BY_RULE where the split rule decides."""
+        first, last = self.first_layers, self.last_layers
+        return BY_RULE if first is None else first, BY_RULE if last is None else last
 
     def __str__(self) -> str:
         """Return the short form: tp8.cp2.pp16.dp8 and then only what differs from the defaults."""
@@ -152,7 +159,7 @@ class Layouts:
     micro_batch: Ints
     recompute: Ints  # bits, see vocabulary.recompute_bits
     recompute_layers: Ints
-    first_layers: Ints
+    first_layers: Ints  # split.BY_RULE where the rule decides
     last_layers: Ints
     tp_overlap: NDArray[np.bool_]
     ep_overlap: NDArray[np.bool_]
@@ -192,6 +199,8 @@ class Layouts:
         value = {f.name: getattr(self, f.name)[row].item() for f in dataclasses.fields(self)}
         value["cp_kind"] = CP_KINDS[value["cp_kind"]]
         value["schedule"] = SCHEDULES[value["schedule"]]
+        for end in ("first_layers", "last_layers"):
+            value[end] = None if value[end] == BY_RULE else value[end]
         value["recompute"] = recompute_modules(value["recompute"])
         value["order"] = ORDERS[value["order"]]
         return Layout(**value)
@@ -240,6 +249,8 @@ FILLED: dict[str, Callable[[Layout], int]] = {
     "cp_kind": lambda x: CP_KINDS.index(x.cp_kind),
     "schedule": lambda x: SCHEDULES.index(x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")),
     "shard": lambda x: x.shard or x.dp * x.cp,
+    "first_layers": lambda x: x.ends[0],
+    "last_layers": lambda x: x.ends[1],
     "order": lambda x: ORDERS.index(x.order),
     "recompute": lambda x: recompute_bits(x.recompute),
 }

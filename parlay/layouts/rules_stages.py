@@ -8,7 +8,7 @@ import numpy as np
 
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, divisors, listed, schedule_of, scheduled
-from parlay.layouts.split import BOTH_WAYS, V_SHAPED
+from parlay.layouts.split import BOTH_WAYS, BY_RULE, V_SHAPED
 from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, ORDERS, Framework, Schedule
 
 
@@ -57,9 +57,10 @@ def _layers_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _ends(x: Layouts, q: Question) -> Mask:
-    set_ends = (x.first_layers > 0) | (x.last_layers > 0)
-    left = q.model.layer_count - x.first_layers - x.last_layers
-    middle = (x.pp - (x.first_layers > 0) - (x.last_layers > 0)) * x.vpp
+    first, last = x.first_layers != BY_RULE, x.last_layers != BY_RULE
+    set_ends = first | last
+    left = q.model.layer_count - np.maximum(x.first_layers, 0) - np.maximum(x.last_layers, 0)
+    middle = (x.pp - first - last) * x.vpp
     short = (left < middle) | ((middle == 0) & (left != 0))
     for ends in (x.first_layers, x.last_layers):
         short |= (ends > 0) & (ends < x.vpp)
@@ -68,20 +69,22 @@ def _ends(x: Layouts, q: Question) -> Mask:
 
 def _ends_message(x: Layout, q: Question) -> tuple[str, str]:
     layers = q.model.layer_count
-    said = f"first_layers={x.first_layers}, last_layers={x.last_layers}"
+    first, last = x.first_layers is not None, x.last_layers is not None
+    said = ", ".join([f"first_layers={x.first_layers}"] * first + [f"last_layers={x.last_layers}"] * last)
     if x.pp < 2 or x.schedule in V_SHAPED:
         what = f"the schedule {x.schedule}, whose stages hold both ends" if x.pp > 1 else f"pp={x.pp}"
-        return f"{said} has no meaning with {what}", "leave first_layers and last_layers at 0"
-    both = bool(x.first_layers) and bool(x.last_layers)
+        return f"{said} has no meaning with {what}", "leave out first_layers and last_layers"
+    both = first and last
     middle = (x.pp - 1 - both) * x.vpp
     most = layers - middle
-    which = "first_layers + last_layers" if both else "first_layers" if x.first_layers else "last_layers"
-    least = (1 + both) * x.vpp
+    which = "first_layers + last_layers" if both else "first_layers" if first else "last_layers"
+    least = (1 + both) * x.vpp if x.vpp > 1 else 0
     each = f", {x.vpp} or more each" if both and x.vpp > 1 else ""
-    hint = f"{which} may be {least if middle else most}{f' to {most}' if middle else ''}{each}; every chunk needs a layer"
+    allowed = f"may be {least} to {most}" if middle else f"must be {layers}"
+    hint = f"{which} {allowed}{each}; every chunk between the ends needs a layer"
     if most < least:
-        hint = f"with explicit ends pp x vpp may be up to {layers}: every chunk needs a layer"
-    left = layers - x.first_layers - x.last_layers
+        hint = f"with explicit ends pp x vpp may be up to {layers}: every chunk between them needs a layer"
+    left = layers - (x.first_layers or 0) - (x.last_layers or 0)
     return f"{said} leaves {left} of {layers} layers for the other {middle} chunks of pp={x.pp}", hint
 
 
@@ -90,7 +93,7 @@ def _uneven(x: Layouts, q: Question) -> Mask:
     # the others cut virtual stages evenly, embedding and head counted as layers or not.
     n = x.pp * x.vpp
     layers = q.model.layer_count
-    uneven = (x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers + x.last_layers == 0)
+    uneven = (x.vpp > 1) & (layers % n != 0) & ((layers + 2) % n != 0) & (x.first_layers == BY_RULE) & (x.last_layers == BY_RULE)
     return uneven if q.workload.framework != "megatron-core" else np.zeros(len(x), bool)
 
 

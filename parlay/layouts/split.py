@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from parlay.layouts.vocabulary import Schedule
 
+BY_RULE = -1  # in place of a stage's layers: as many as the split rule gives it
 V_SHAPED: frozenset[Schedule] = frozenset({"zb-v", "dualpipev"})  # chunk 0 runs down the stages, chunk 1 back up
 BOTH_WAYS: frozenset[Schedule] = frozenset({"dualpipe"})  # every device holds stage r and stage p - 1 - r
 
 
-def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: int = 0, tail: int = 1) -> list[int]:
+def chunk_sizes(layers: int, stages: int, virtual: int, first: int = BY_RULE, last: int = BY_RULE, tail: int = 1) -> list[int]:
     """Return how many layers each of the stages x virtual chunks holds, in model order.
 
-    1. `first` and `last` set the layers of the first and last stage (spread over its chunks); the rest is even.
+    1. `first` and `last` set the layers of the first and last stage (spread over its chunks); the rest is even. A stage
+       may hold none: only the embedding, or only the head.
     2. Chunks are equal where the layers divide.
     3. Otherwise embedding and head count as one layer each, as with Megatron's account-for-embedding-in-pipeline-split
        and account-for-loss-in-pipeline-split, so both ends are lighter. What still does not divide goes, one layer
@@ -23,9 +25,11 @@ def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: in
     ([8, 8, 8, 8], True)
     >>> chunk_sizes(94, 4, 1), chunk_sizes(94, 4, 1, last=22), chunk_sizes(46, 4, 1)
     ([23, 24, 24, 23], [24, 24, 24, 22], [11, 12, 12, 11])
+    >>> chunk_sizes(24, 4, 1, first=8, last=0)
+    [8, 8, 8, 0]
     """
     chunks = stages * virtual
-    if first or last:
+    if first >= 0 or last >= 0:
         return _with_ends(layers, stages, virtual, first, last)
     if layers % chunks == 0:
         return [layers // chunks] * chunks
@@ -43,17 +47,17 @@ def chunk_sizes(layers: int, stages: int, virtual: int, first: int = 0, last: in
 
 def _with_ends(layers: int, stages: int, virtual: int, first: int, last: int) -> list[int]:
     """Return the split with the ends set; what does not divide over the middle goes to its last chunks."""
-    ends = (1 if first else 0) + (1 if last else 0)
+    ends = (first >= 0) + (last >= 0)
     middle = max(stages - ends, 0) * virtual
-    rest = layers - first - last
+    rest = layers - max(first, 0) - max(last, 0)
     base, extra = divmod(max(rest, 0), middle) if middle else (0, 0)
     even = [base + (1 if middle - i <= extra else 0) for i in range(middle)]
     sizes: list[int] = []
     for chunk in range(stages * virtual):
         stage, turn = chunk % stages, chunk // stages
-        if first and stage == 0:
+        if first >= 0 and stage == 0:
             sizes.append(first // virtual + (1 if turn < first % virtual else 0))
-        elif last and stage == stages - 1:
+        elif last >= 0 and stage == stages - 1:
             sizes.append(last // virtual + (1 if turn < last % virtual else 0))
         else:
             sizes.append(even.pop(0))

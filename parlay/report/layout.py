@@ -35,9 +35,9 @@ def options(layout: Layout) -> str:
     if layout.sp is False and layout.tp > 1:
         parts.append("no sequence parallelism")
     parts += [
-        f"{count} layer{'s' if count > 1 else ''} on the {end} stage"
+        f"{count or 'no'} layer{'' if count == 1 else 's'} on the {end} stage"
         for end, count in (("first", layout.first_layers), ("last", layout.last_layers))
-        if count
+        if count is not None
     ]
     if layout.order != DEFAULT_ORDER:
         parts.append(f"order {'-'.join(layout.order)}")

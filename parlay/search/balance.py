@@ -9,8 +9,8 @@ from parlay.models.spec import ModelSpec
 WORTH = 0.05  # a slowest stage that gets shorter by less than this is not worth an option of its own
 
 
-def lighter_last(model: ModelSpec, seq_len: int, stages: int) -> int:
-    """Return how many layers the last of `stages` stages should hold, or 0 where the split rule is as good.
+def lighter_last(model: ModelSpec, seq_len: int, stages: int) -> int | None:
+    """Return how many layers the last of `stages` stages should hold, or None where the split rule is as good.
 
     Head and prediction modules are weighed in layers by the FLOPs of a token; the stages are then as equal as whole
     layers allow. DeepSeek-V3's two heads of 129,280 rows and its module weigh as much as four layers: one is left for the last of 16 stages.
@@ -19,10 +19,10 @@ def lighter_last(model: ModelSpec, seq_len: int, stages: int) -> int:
     --------
     >>> from parlay.models.load import load_model
     >>> lighter_last(load_model("deepseek-v3"), 4096, 16), lighter_last(load_model("llama-2-70b"), 4096, 8)
-    (1, 0)
+    (1, None)
     """
     if stages < 2:
-        return 0
+        return None
     names = model.layer_names()
     flops = {k: 2 * matmul_weights(model, v) + score_flops(v, seq_len, causal_half=True) for k, v in model.kinds.items()}
     layer = sum(flops[n] for n in names) / len(names)
@@ -31,9 +31,9 @@ def lighter_last(model: ModelSpec, seq_len: int, stages: int) -> int:
     weight = (head + module) / layer
     rule = chunk_sizes(len(names), stages, 1, tail=1 + model.mtp_layers)
     now = max(*rule[:-1], rule[-1] + weight)
-    best, at = now, 0
+    best, at = now, None
     for last in range(1, rule[-1]):
         longest = max(-(-(len(names) - last) // (stages - 1)), last + weight)
         if longest < best * (1 - 1e-9):
             best, at = longest, last
-    return at if best < (1 - WORTH) * now else 0
+    return at if best < (1 - WORTH) * now else None

@@ -15,7 +15,7 @@ import numpy as np
 
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import Question, divisors
-from parlay.layouts.split import V_SHAPED
+from parlay.layouts.split import BY_RULE, V_SHAPED
 from parlay.layouts.vocabulary import CP_KINDS, ORDERS, SCHEDULES, Recompute, Schedule, recompute_bits
 from parlay.search.balance import lighter_last
 
@@ -101,12 +101,14 @@ class Combine:
         lighter = lighter_last(self.question.model, self.question.workload.seq_len, pp)
         for v in space.asked.allowed("vpp", virtual):
             if pp == 1:
-                yield (v, SCHEDULES.index("1f1b"), 0, 0)
+                yield (v, SCHEDULES.index("1f1b"), BY_RULE, BY_RULE)
                 continue
             for schedule in space.schedule:
                 if not runs(schedule, v):
                     continue
-                lasts = space.last_layers or ((0, lighter) if lighter >= v and schedule not in V_SHAPED else (0,))
+                lasts = space.last_layers or (
+                    (BY_RULE, lighter) if lighter is not None and lighter >= v and schedule not in V_SHAPED else (BY_RULE,)
+                )
                 for first in space.asked.allowed("first_layers", space.first_layers):
                     for last in space.asked.allowed("last_layers", lasts):
                         yield (v, SCHEDULES.index(schedule), first, last)

@@ -7,12 +7,18 @@ from typing import Any
 
 from parlay.errors import UsageError, nearest
 from parlay.layouts.layout import Layout
+from parlay.layouts.split import BY_RULE
 from parlay.search.constraints import SHORT, Bound
 from parlay.search.space import ALL, NODE, Space
 from parlay.specfile import validate
 
 SWITCHES = ("sp", "tp_overlap", "ep_overlap")
-WORDS = {"shard": {"all": ALL, "node": NODE}, "recompute_layers": {"all": 0}}  # of axes that otherwise take numbers
+WORDS = {  # of axes that otherwise take numbers
+    "shard": {"all": ALL, "node": NODE},
+    "recompute_layers": {"all": 0},
+    "first_layers": {"rule": BY_RULE},
+    "last_layers": {"rule": BY_RULE},
+}
 OPEN = tuple(f.name for f in dataclasses.fields(Space) if f.default == () or f.name in WORDS)  # axes that may take any value
 
 

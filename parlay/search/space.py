@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question, divisors
 from parlay.layouts.rules_shapes import BALANCED
+from parlay.layouts.split import BY_RULE
 from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, Axis, CpKind, Recompute, Schedule
 from parlay.search.combine import Combine
 from parlay.search.constraints import ANYTHING, Constraints
@@ -42,8 +43,8 @@ class Space:
     tp_overlap: tuple[bool, ...] = (False,)
     ep_overlap: tuple[bool, ...] = (False,)
     offload_optimizer: tuple[float, ...] = (0.0,)
-    last_layers: tuple[int, ...] = ()  # of the last stage; 0 = by the split rule; () = that, and lighter where its head is heavy
-    first_layers: tuple[int, ...] = (0,)
+    last_layers: tuple[int, ...] = ()  # of the last stage; BY_RULE; () = that, and lighter where its head is heavy
+    first_layers: tuple[int, ...] = (BY_RULE,)
     sp: tuple[bool, ...] = (True,)
     schedule: tuple[Schedule, ...] = ("1f1b", "interleaved")
     shard: tuple[int, ...] = (ALL,)  # GPUs of a ZeRO-3 shard (HSDP), ALL or NODE; () = every divisor of dp x cp

@@ -154,8 +154,8 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
     note = run.setting("overlap_notes").lower()
     if overlap is None:
         overlap = "tp-comm-overlap" in note or "async tp" in note
-    ends = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"])
-    ends = ends or (_ends_by_cost(model, degrees["pp"]) if habit.by_cost else (0, 0))
+    written = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"])
+    first, last = written or (_ends_by_cost(model, degrees["pp"]) if habit.by_cost else (None, None))
     share = words.offloaded_share(run.setting("offload"), model.layer_count)
     shard = zero[1] or (words.zero_of(run.columns.get("fsdp_or_zero", "")) or (0, None, None))[1]
     ranks = degrees["dp"] * degrees["cp"]
@@ -169,8 +169,8 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
         "micro_batch": micro,
         "recompute": recompute[0],
         "recompute_layers": recompute[1],
-        "first_layers": ends[0],
-        "last_layers": ends[1],
+        "first_layers": first,
+        "last_layers": last,
         "tp_overlap": bool(overlap) and degrees["tp"] > 1,
         "ep_overlap": bool(words.switch_of(run.setting("ep_overlap"))) and degrees["ep"] > 1,
         "offload_activations": share or 0.0,
@@ -179,11 +179,11 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
     return validate(Layout, fields, run.id)
 
 
-def _ends_by_cost(model: ModelSpec, stages: int) -> tuple[int, int]:
-    """Return the layers of the first and last stage where layers are dealt out by cost; (0, 0) for layers of several kinds."""
+def _ends_by_cost(model: ModelSpec, stages: int) -> tuple[int | None, int | None]:
+    """Return the layers of the first and last stage where layers are dealt out by cost; None for layers of several kinds."""
     kind = next(iter(model.kinds.values()))
     if stages == 1 or len(model.kinds) > 1 or kind.mixer.kind != "gqa" or kind.mlp.kind != "dense":
-        return 0, 0
+        return None, None
     layer = model.hidden * (4 * kind.mixer.heads * kind.mixer.head_dim + 3 * kind.mlp.width)
     sizes = sizes_by_cost(model.layer_count, stages, layer, model.hidden * model.vocab)
     return sizes[0], sizes[-1]

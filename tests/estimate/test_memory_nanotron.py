@@ -42,8 +42,8 @@ MEASURED = [  # tp, pp, dp, micro-batch, MiB of the first stage
 def first_stage(model, tp, pp, dp, micro, **more):
     sizes = sizes_by_cost(24, pp, LAYER, HEAD)
     layout = Layout(
-        tp=tp, pp=pp, dp=dp, sp=tp > 1, micro_batch=micro, first_layers=sizes[0] if pp > 1 else 0,
-        last_layers=sizes[-1] if pp > 1 else 0,
+        tp=tp, pp=pp, dp=dp, sp=tp > 1, micro_batch=micro, first_layers=sizes[0] if pp > 1 else None,
+        last_layers=sizes[-1] if pp > 1 else None,
     )  # fmt: skip
     work = Workload(**{"seq_len": 4096, "global_batch": 1024, "framework": "nanotron", "framework_date": "2024-07-15"} | more)
     layouts, cluster = Layouts.of(layout), load_cluster("dgx-h100")

@@ -15,7 +15,7 @@ from parlay.estimate.stages import stages_of
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question, broken_rules
-from parlay.layouts.split import chunk_sizes
+from parlay.layouts.split import BY_RULE, chunk_sizes
 from parlay.layouts.vocabulary import SCHEDULES
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
@@ -147,7 +147,7 @@ def grid(name, cluster, workload, gpus):
     rows = []
     for schedule in schedules:
         for vpp in [1] if schedule in ("gpipe", "1f1b") else [2] if schedule == "zb-v" else [2, 3]:
-            mesh = np.meshgrid([1, 2, 8], [1, 2], [2, 4, 8, 16], [1, 8], [0, 3], [0, 1, 2], indexing="ij")
+            mesh = np.meshgrid([1, 2, 8], [1, 2], [2, 4, 8, 16], [1, 8], [BY_RULE, 0, 3], [0, 1, 2], indexing="ij")
             tp, cp, pp, ep, first, zero = (x.ravel() for x in mesh)
             rows.append(
                 Layouts.grid(
@@ -191,7 +191,7 @@ def test_unequal_chunks_of_the_dualpipes_are_in_flight_as_their_schedules_run_th
     stages = stages_of(model, layouts, m)
     made = build(schedule, pp, m)
     turns = 2 if schedule == "dualpipev" else 1
-    edges = np.concatenate([[0], np.cumsum(chunk_sizes(model.layer_count, pp, turns, 0, 0, 1 + model.mtp_layers))])
+    edges = np.concatenate([[0], np.cumsum(chunk_sizes(model.layer_count, pp, turns, tail=1 + model.mtp_layers))])
     names = model.layer_names()
     for weights in ({"latent_dense": 1.0, "latent_experts": 0.0}, {"latent_dense": 2.5, "latent_experts": 1.0}):
         size = [sum(weights[name] for name in names[a:b]) for a, b in itertools.pairwise(edges)]

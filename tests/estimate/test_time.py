@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from parlay.estimate.estimate import estimate, price
-from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, STEP_OPERATORS
+from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, SENDS, STEP_OPERATORS
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import check
@@ -301,7 +301,7 @@ drawn = st.builds(
     micro_batch=st.sampled_from([1, 2]),
     recompute=st.sampled_from([(), ("full",), ("norm", "mlp_activation"), ("core_attention",)]),
     recompute_layers=st.sampled_from([0, 0, 1]),
-    first_layers=st.sampled_from([0, 0, 3]),
+    first_layers=st.sampled_from([None, None, 0, 3]),
     tp_overlap=st.booleans(),
     ep_overlap=st.booleans(),
     offload_optimizer=st.sampled_from([0.0, 0.5]),
@@ -351,3 +351,30 @@ def test_an_estimate_repeats_what_the_arrays_say():
     assert e.tokens_per_s_per_gpu == pytest.approx(512 * 8192 / e.step_s / 64)
     assert e.mfu == pytest.approx(e.tokens_per_s_per_gpu * e.flops_per_token / 989e12, rel=1e-3)
     assert dataclasses.replace(e) == e
+
+
+@pytest.mark.parametrize(
+    ("layout", "slow"),
+    [
+        ({"pp": 4, "dp": 2}, []),
+        ({"tp": 2, "pp": 4}, []),
+        ({"pp": 4, "dp": 4}, [2]),  # 16 GPUs: the border in the middle leaves the node
+        ({"tp": 8, "pp": 3}, [1, 2]),
+    ],
+)
+def test_nanotron_moves_one_tensor_at_a_time(layout, slow):
+    """An activation and a gradient over each border of a stage, at the blocking sends' own rate, slower where it leaves the node."""
+    (time,) = timed(EQUAL, layout, framework="nanotron", global_batch=48)
+    inside, across = SENDS["nanotron"]
+    sent = 2 * 4096 * EQUAL.hidden / layout.get("tp", 1)
+    borders = [sent / (across if b in slow else inside) for b in range(1, layout["pp"])]
+    by_hand = [2 * sum(borders[max(s - 1, 0) : s + 1]) for s in range(layout["pp"])]
+    assert time.by_pipe.sends[0] == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_a_last_stage_may_hold_the_head_alone():
+    rows = [{"pp": 4, "dp": 2, "first_layers": 11, "last_layers": 0}, {"pp": 4, "dp": 2, "first_layers": 11}]
+    alone, shared = timed(EQUAL, *rows, global_batch=64)
+    layers = [t.by_pipe.weights["layer:k"][0].tolist() for t in (alone, shared)]
+    assert layers == [[11, 10, 11, 0], [11, 7, 7, 7]]
+    assert alone.by_pipe.forward[0, 3] < 0.05 * shared.by_pipe.forward[0, 3]

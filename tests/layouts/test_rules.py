@@ -68,8 +68,8 @@ CASES = [
     ("experts", dense(), {}, {"dp": 8, "ep": 8}, {"ep": 1}, ["model without experts", "leave ep and etp at 1"]),
     ("expert_grid", mixture(), {}, {"tp": 4, "ep": 4, "etp": 4}, {"etp": 1}, ["etp4 x ep4 = 16", "4 GPUs", "1, 2, 4", "etp is 1 unless you set it"]),
     ("layers", dense(layers=4), {}, {"pp": 8}, {"pp": 4, "dp": 2}, ["8 chunks", "4 layers, embedding and head", "up to 6"]),
-    ("ends", dense(layers=8), {}, {"pp": 4, "dp": 2, "first_layers": 6}, {"first_layers": 5}, ["2 of 8 layers for the other 3 chunks", "first_layers may be 1 to 5"]),
-    ("ends", dense(), {}, {"dp": 8, "last_layers": 2}, {"last_layers": 0}, ["no meaning with pp=1", "leave"]),
+    ("ends", dense(layers=8), {}, {"pp": 4, "dp": 2, "first_layers": 6}, {"first_layers": 5}, ["2 of 8 layers for the other 3 chunks", "first_layers may be 0 to 5"]),
+    ("ends", dense(), {}, {"dp": 8, "last_layers": 2}, {"last_layers": None}, ["no meaning with pp=1", "leave"]),
     ("uneven", dense(layers=32), {"framework": TITAN}, {"pp": 4, "dp": 2, "vpp": 3}, {"vpp": 4}, ["12 chunks", "vpp may be 1, 2, 4, 8", "megatron-core also"]),
     ("schedule", dense(), {"global_batch": 3}, {"pp": 6, "vpp": 2}, {"vpp": 1}, ["at least 6", "there are 3", "global batch to 6", "pp may be 3", "vpp=1"]),
     ("schedule", dense(), {}, {"pp": 8, "schedule": "1f1b", "vpp": 2}, {"vpp": 1}, ["1f1b", "vpp=2", "1f1b needs vpp=1"]),
@@ -120,7 +120,7 @@ def test_every_rule_has_a_case_and_a_reason():
 
 
 def advised(hint):
-    """Return the (field, values) that a hint offers: 'tp may be 1, 2, 4', 'dp must be 4', 'first_layers may be 1 to 5'."""
+    """Return the (field, values) that a hint offers: 'tp may be 1, 2, 4', 'dp must be 4', 'first_layers may be 0 to 5'."""
     for field, values in re.findall(r"(?<! [x+] )\b([a-z_]+) (?:may|must) be (\d+\b(?:, \d+\b| to \d+)*)", hint):
         yield field, [int(v) for v in re.findall(r"\d+", values)]
 
@@ -181,8 +181,8 @@ layouts = st.builds(
     micro_batch=st.sampled_from([1, 2, 3]),
     recompute=st.sampled_from([(), ("full",), *[(m,) for m in RECOMPUTE[1:3]]]),
     recompute_layers=st.integers(0, 2),
-    first_layers=st.sampled_from([0, 0, 1, 5, 40]),
-    last_layers=st.sampled_from([0, 0, 1, 5]),
+    first_layers=st.sampled_from([None, None, 0, 1, 5, 40]),
+    last_layers=st.sampled_from([None, None, 0, 1, 5]),
 )
 workloads = st.builds(
     Workload,
@@ -222,7 +222,7 @@ likely = st.builds(
     ep=st.sampled_from([1, 1, 2]),
     cp_kind=st.sampled_from(CP_KINDS),
     micro_batch=st.sampled_from([1, 2, 3]),
-    first_layers=st.sampled_from([0, 0, 1, 5]),
+    first_layers=st.sampled_from([None, None, 0, 1, 5]),
 )
 
 
@@ -239,7 +239,7 @@ def test_a_kept_layout_can_be_cut(layout, workload, model):
         if isinstance(kind.mlp, MoeMlp):
             assert kind.mlp.experts % layout.ep == 0
             assert (layout.tp * layout.cp * layout.dp) % (layout.ep * layout.etp) == 0
-    sizes = chunk_sizes(model.layer_count, layout.pp, layout.vpp, layout.first_layers, layout.last_layers)
+    sizes = chunk_sizes(model.layer_count, layout.pp, layout.vpp, *layout.ends)
     assert sum(sizes) == model.layer_count
     assert min(sizes[1:-1], default=1) >= 1
 

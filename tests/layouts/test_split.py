@@ -2,19 +2,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parlay.layouts.split import chunk_count, chunk_sizes, chunks_of_stage
+from parlay.layouts.split import BY_RULE, chunk_count, chunk_sizes, chunks_of_stage
 from parlay.layouts.vocabulary import SCHEDULES
+
+EVEN = (BY_RULE, BY_RULE)
 
 
 @pytest.mark.parametrize(
     ("layers", "stages", "virtual", "ends", "expected"),
     [
-        (32, 4, 1, (0, 0), [8, 8, 8, 8]),
-        (126, 16, 1, (0, 0), [7, *[8] * 14, 7]),  # Llama 3 405B: one layer less on the first and last stage (report, 3.3.2)
-        (94, 4, 1, (0, 22), [24, 24, 24, 22]),  # Qwen3-235B with an explicit last stage
-        (46, 4, 1, (0, 0), [11, 12, 12, 11]),  # GLM-4.5-Air, 46 = 2 x 23
-        (80, 4, 5, (0, 0), [4] * 20),
-        (126, 16, 8, (0, 0), [0, *[1] * 126, 0]),
+        (32, 4, 1, EVEN, [8, 8, 8, 8]),
+        (126, 16, 1, EVEN, [7, *[8] * 14, 7]),  # Llama 3 405B: one layer less on the first and last stage (report, 3.3.2)
+        (94, 4, 1, (BY_RULE, 22), [24, 24, 24, 22]),  # Qwen3-235B with an explicit last stage
+        (46, 4, 1, EVEN, [11, 12, 12, 11]),  # GLM-4.5-Air, 46 = 2 x 23
+        (24, 8, 1, (4, 0), [4, 3, 3, 3, 3, 4, 4, 0]),  # a last stage that holds the head alone
+        (80, 4, 5, EVEN, [4] * 20),
+        (126, 16, 8, EVEN, [0, *[1] * 126, 0]),
     ],
 )
 def test_splits_that_real_runs_use(layers, stages, virtual, ends, expected):
@@ -32,7 +35,7 @@ def test_every_layer_goes_to_one_chunk_and_no_middle_chunk_differs_by_more_than_
     assert max(sizes) - max(middle, default=max(sizes)) <= 1
 
 
-@given(st.integers(2, 64), st.integers(1, 8), st.integers(1, 10), st.integers(1, 10))
+@given(st.integers(2, 64), st.integers(1, 8), st.integers(0, 10), st.integers(0, 10))
 def test_explicit_ends_are_kept(stages, virtual, first, last):
     layers = first + last + 3 * (stages - 2) * virtual
     if stages == 2:

@@ -13,6 +13,7 @@ from parlay.estimate.offload import host_has_room
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import check
+from parlay.layouts.split import BY_RULE
 from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
@@ -54,8 +55,8 @@ CHOICES = {
     "ep_overlap": [False, True],
     "offload_optimizer": [0.0, 1.0],
     "offload_activations": [0.0, 1.0],
-    "last_layers": [0, 1],
-    "first_layers": [0, 1],
+    "last_layers": [BY_RULE, 0, 1],
+    "first_layers": [BY_RULE, 0, 1],
     "etp": [1, 2],
     "sp": [True, False],
     "schedule": ["interleaved", "1f1b", "gpipe", "bfs", "zb-v", "dualpipev", "zb-h1", "zb-h2", "dualpipe"],
@@ -92,6 +93,11 @@ ASKED = st.builds(
     headroom_bytes=st.sampled_from([0.0, 20e9, 60e9]),
     min_micro_batches=st.sampled_from([1, 4]),
 )  # fmt: skip
+
+
+def said(end):
+    """Return how a Layout says the layers of an end."""
+    return None if end == BY_RULE else end
 
 
 def schedules_of(space, pp, vpp):
@@ -131,7 +137,7 @@ def one_by_one(model, cluster, workload, gpus, space):
             itertools.product(
                 space.ep_overlap if experts else [False], [e for e in space.etp if tp % e == 0 or e == 1] if experts else [1],
                 space.order if pp > 1 and dp > 1 else space.order[:1],
-                set(itertools.product(space.first_layers, space.last_layers)) if pp > 1 else [(0, 0)],
+                set(itertools.product(space.first_layers, space.last_layers)) if pp > 1 else [(BY_RULE, BY_RULE)],
             ),
         ):  # fmt: skip
             even = model.layer_count % (pp * vpp) == 0 or (model.layer_count + 2) % (pp * vpp) == 0
@@ -144,7 +150,7 @@ def one_by_one(model, cluster, workload, gpus, space):
             ):
                 x = Layout(tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, etp=etp, vpp=vpp, micro_batch=micro, zero=zero, cp_kind=kind, ulysses=inner,
                            recompute=recompute, recompute_layers=n, tp_overlap=overlap, ep_overlap=ep_overlap, sp=sp, schedule=schedule,
-                           shard=shard, offload_optimizer=host, offload_activations=away, first_layers=ends[0], last_layers=ends[1],
+                           shard=shard, offload_optimizer=host, offload_activations=away, first_layers=said(ends[0]), last_layers=said(ends[1]),
                            order=order)  # fmt: skip
                 enough = per_rank // micro >= space.asked.min_micro_batches
                 kept = enough and all(b.allows(getattr(x, b.axis)) for b in space.asked.bounds)

@@ -9,6 +9,7 @@ from parlay.errors import UsageError
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout
 from parlay.layouts.rules import Question
+from parlay.layouts.split import BY_RULE
 from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
@@ -29,7 +30,7 @@ GIVEN = [
     ("offload_activations=0,0.5,1", "offload_activations", (0.0, 0.5, 1.0)),
     ("order=tp-cp-dp-pp, tp-cp-pp-dp", "order", (DEFAULT_ORDER, ("tp", "cp", "pp", "dp"))),
     ("sequence_parallel=on,off", "sp", (True, False)),
-    ("first_layers=0,3", "first_layers", (0, 3)),
+    ("first_layers=rule,0,3", "first_layers", (BY_RULE, 0, 3)),
     ("pp=any", "pp", ()),
     ("cp_kind=usp", "cp_kind", ("usp",)),
     ("ulysses=2", "ulysses", (2,)),

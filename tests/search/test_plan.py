@@ -10,6 +10,7 @@ from parlay.estimate.estimate import price, price_memory
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question, check
+from parlay.layouts.split import BY_RULE
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
@@ -43,7 +44,7 @@ def every_layout(model, cluster, workload, gpus, space):
             ep_overlap=ep_overlap,
         )  # fmt: skip
         lighter = lighter_last(model, workload.seq_len, pp)
-        for last in {0, lighter} if lighter >= vpp else {0}:
+        for last in {None, lighter} if (lighter or 0) >= vpp else {None}:
             found = layout.model_copy(update={"last_layers": last})
             if not check(found, model, cluster, workload, gpus):
                 yield found
@@ -259,9 +260,9 @@ def test_deepseek_v3_on_sixteen_stages_gets_a_lighter_last_one():
     space = dataclasses.replace(default_space(Workload()), tp=(2,), pp=(16,), ep=(64,), vpp=(1,))
     work = Workload(seq_len=4096, global_batch=15360)
     best = plan(model, where, work, 2048, top=1, space=space).rows[0].estimate
-    even = plan(model, where, work, 2048, top=1, space=dataclasses.replace(space, last_layers=(0,))).rows[0].estimate
+    even = plan(model, where, work, 2048, top=1, space=dataclasses.replace(space, last_layers=(BY_RULE,))).rows[0].estimate
     assert best.layout.last_layers == 1
-    assert even.layout.last_layers == 0
+    assert even.layout.last_layers is None
     assert best.step_s < 0.97 * even.step_s
 
 
