@@ -126,23 +126,20 @@ def _unfused(p: Pricer, heads: Array, queries: Array, qk: float, v: float) -> li
     A mask saves nothing here: masked scores are computed and thrown away. The backward has two products for each.
     """
     s = p.shard
-    groups, modules = s.micro_batch * heads, frozenset({"core_attention"})
-    rows = groups * queries
-    scores = p.rates.grouped_gemm(rows, groups, s.seq_len, qk, "bf16")
-    values = p.rates.grouped_gemm(rows, groups, v, s.seq_len, "bf16")
+    rows, modules = s.micro_batch * heads * queries, frozenset({"core_attention"})
+    scores = p.rates.gemm(rows, s.seq_len, qk, "bf16")  # one product a head, in one batched call
+    values = p.rates.gemm(rows, v, s.seq_len, "bf16")
     fwd = scores.seconds + values.seconds
     zero = np.zeros_like(fwd)
-    drop = 2.5 if p.workload.dropout else 0.0  # read, write and a byte of mask more
+    drop = 2.5 if p.workload.dropout else 0.0  # read, write and a byte of mask more, in either direction
+    # The fused causal softmax reads the scores below the diagonal alone and writes them all; its backward reads gradients
+    # and probabilities (Megatron-LM megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
+    read = 0.5 if p.workload.causal else 1.0
+    there, back = read + 1.0 + drop, 2 * read + 1.0 + drop
+    nbytes, group = there * ELEMENT * rows * s.seq_len, "attention core"
     return [
         Operator("attention", "attention core", fwd, 2 * fwd, zero, modules, 2.0, scores.source),
-        p.stream(
-            "softmax",
-            (2.0 + drop) * ELEMENT * rows * s.seq_len,
-            "softmax",
-            ("core_attention",),
-            group="attention core",
-            launches=2.0,
-        ),
+        p.stream("softmax", nbytes, "softmax", ("core_attention",), backward=back / there, group=group, launches=2.0),
     ]
 
 
