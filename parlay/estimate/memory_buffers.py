@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.frameworks import Settings, capability_of
+from parlay.estimate.frameworks import Settings, capability_of, resolve
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
@@ -169,6 +169,16 @@ def _sharded(
 def _nvlink_tokens(ranks: NDArray[np.int64]) -> Array:
     """Return the tokens of one of DeepEP's NVLink queues by its expert-parallel ranks (deep_ep/buffers/legacy.py:245-258)."""
     return np.where(ranks <= 8, 256.0, np.where(ranks <= 64, 288.0, 560.0))
+
+
+def overlap_bytes(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> Array:
+    """Return the most that layouts hold for tensor-parallel traffic beside compute: userbuffers, and workspaces with what the
+    allocator reserves beside them. [B]
+    """
+    tokens = layouts.micro_batch * (workload.seq_len / layouts.cp)
+    buffers = np.asarray(act.token_tensors(tokens, model.hidden, tensors=USERBUFFERS))
+    workspaces = TE_OVERLAP_STREAMS * resolve(workload, cluster.device).te_workspace_bytes
+    return np.asarray(np.where(layouts.tp_overlap & (layouts.tp > 1), buffers + 2.0 * workspaces, 0.0))
 
 
 def outside(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, tables: Tables) -> Term:

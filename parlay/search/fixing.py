@@ -9,7 +9,7 @@ from parlay.errors import UsageError, nearest
 from parlay.layouts.layout import Layout
 from parlay.layouts.split import BY_RULE
 from parlay.search.constraints import SHORT, Bound
-from parlay.search.space import ALL, NODE, Space
+from parlay.search.space import ALL, HOW, NODE, Space
 from parlay.specfile import validate
 
 SWITCHES = ("sp", "tp_overlap", "ep_overlap")
@@ -28,7 +28,7 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
     Raises UsageError for an unknown axis, one that is given twice, or a value of the wrong kind.
     """
     kept: dict[str, Any] = {}
-    names = {f.name for f in dataclasses.fields(space)} - {"asked", "refine", "wide"}
+    names = {f.name for f in dataclasses.fields(space)} - HOW
     if layout is not None:
         kept = {n: (getattr(layout, n),) for n in layout.model_fields_set & names if getattr(layout, n) is not None}
     given: set[str] = set()
@@ -53,7 +53,8 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
     if meant:
         kept["asked"] = dataclasses.replace(space.asked, bounds=(*space.asked.bounds, *meant))
     refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)
-    return dataclasses.replace(space, **kept, refine=refine)
+    if_it_fits = space.overlap_if_it_fits and "tp_overlap" not in kept
+    return dataclasses.replace(space, **kept, refine=refine, overlap_if_it_fits=if_it_fits)
 
 
 def _any(axis: str, values: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
+from parlay.estimate.memory_buffers import overlap_bytes
 from parlay.estimate.offload import host_has_room
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.stages import stages_of
@@ -226,22 +227,14 @@ def _search(
     question = Question(model, cluster, workload, gpus)
     try:
         for layouts in explored(question, space, found.counted, found.best, found.timelines):
-            stages = stages_of(model, layouts, workload.global_batch, every=False)
-            pipes = Pipes.of(model, cluster, workload, layouts, stages)
-            held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
-            room = host_has_room(model, cluster, workload, layouts, stages, pipes=pipes)
-            fits = (held.peak <= held.limit_bytes - space.asked.headroom_bytes) & room
-            if fits.any():
-                fitting = layouts.take(fits)
-                running, mine = stages.take(fits), pipes.take(fits)
-                step = price_time(model, cluster, workload, fitting, rates, stages=running, pipes=mine).step
-                found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top, wide=space.wide)
-            else:
-                _nearer(found, layouts, held.peak)
-            found.counted.reject("host", int((~room).sum()))
-            found.counted.reject("memory", int((~fits & room).sum()))
-            found.priced += len(layouts)
-            found.fitting += int(fits.sum())
+            over = _priced(question, space, rates, found, layouts, top)
+            if space.overlap_if_it_fits:
+                buffers = overlap_bytes(model, cluster, workload, layouts)
+                spare = layouts.take(np.flatnonzero((over > 0) & (over <= buffers)))
+                if len(spare):
+                    apart = dataclasses.replace(spare, tp_overlap=np.zeros(len(spare), dtype=bool))
+                    found.counted.considered += len(apart)
+                    _priced(question, space, rates, found, apart, top)
             if progress:
                 progress(found.priced, float(found.kept[0].step[0]) if found.kept else None, found.counted.share)
     except KeyboardInterrupt:
@@ -249,6 +242,29 @@ def _search(
             raise
         found.interrupted = True
     return found
+
+
+def _priced(question: Question, space: Space, rates: Rates, found: _Found, layouts: Layouts, top: int) -> Array:
+    """Price memory of all and time of what fits, keep the best, and return the bytes that each layout holds too many."""
+    model, cluster, workload = question.model, question.cluster, question.workload
+    stages = stages_of(model, layouts, workload.global_batch, every=False)
+    pipes = Pipes.of(model, cluster, workload, layouts, stages)
+    held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
+    room = host_has_room(model, cluster, workload, layouts, stages, pipes=pipes)
+    over = held.peak - (held.limit_bytes - space.asked.headroom_bytes)
+    fits = (over <= 0) & room
+    if fits.any():
+        fitting = layouts.take(fits)
+        running, mine = stages.take(fits), pipes.take(fits)
+        step = price_time(model, cluster, workload, fitting, rates, stages=running, pipes=mine).step
+        found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top, wide=space.wide)
+    else:
+        _nearer(found, layouts, held.peak)
+    found.counted.reject("host", int((~room).sum()))
+    found.counted.reject("memory", int((~fits & room).sum()))
+    found.priced += len(layouts)
+    found.fitting += int(fits.sum())
+    return np.asarray(over)
 
 
 def _nearer(found: _Found, layouts: Layouts, peak: Array) -> None:

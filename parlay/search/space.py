@@ -21,6 +21,8 @@ Ints = NDArray[np.int64]
 
 ALL, NODE = 0, -1  # values of `shard`: every dp x cp rank, and those that share a scale-up domain
 
+HOW = frozenset({"asked", "refine", "wide", "overlap_if_it_fits"})  # fields of a Space that are no axes
+
 
 @dataclasses.dataclass(frozen=True)
 class Space:
@@ -52,6 +54,7 @@ class Space:
     offload_activations: tuple[float, ...] = (0.0,)
     ulysses: tuple[int, ...] = ()  # inner degree of usp; () = every divisor of cp but 1 and cp
     order: tuple[tuple[Axis, ...], ...] = (DEFAULT_ORDER,)
+    overlap_if_it_fits: bool = False  # price tp_overlap off too where its buffers are all that does not fit
     refine: bool = False  # try full recompute on some layers on the best grids
     wide: bool = False  # price recompute and offload only where they could still be among the best
     asked: Constraints = ANYTHING

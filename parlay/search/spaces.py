@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from parlay.layouts.rules_stages import RUNS
 from parlay.layouts.vocabulary import DEFAULT_ORDER, CpKind, Recompute
 from parlay.layouts.workload import Workload
@@ -9,6 +11,7 @@ from parlay.search.space import ALL, NODE, Space
 
 NONE: tuple[Recompute, ...] = ()
 FULL: tuple[Recompute, ...] = ("full",)
+OVERLAP: dict[str, Any] = {"tp_overlap": (True,), "overlap_if_it_fits": True, "ep_overlap": (False, True)}
 FINE: tuple[Recompute, ...] = ("mlp_activation", "norm", "mla_up")
 
 
@@ -24,15 +27,15 @@ def default_space(workload: Workload) -> Space:
     if workload.framework == "nanotron":
         return Space(cp=(1,), vpp=(1,), recompute=(NONE, FULL))
     if workload.framework == "hai-llm":
-        return Space(cp=(1,), vpp=(1,), schedule=("1f1b", "dualpipe"), tp_overlap=(True,), ep_overlap=(False, True), refine=True)
-    return Space(tp_overlap=(True,), ep_overlap=(False, True), refine=True)
+        return Space(cp=(1,), vpp=(1,), schedule=("1f1b", "dualpipe"), **OVERLAP, refine=True)
+    return Space(**OVERLAP, refine=True)
 
 
 def wide_space(workload: Workload) -> Space:
     """Return every value of every axis that the framework can run, but for what is never better where it is priced.
 
-    Left out are sequence parallelism and the overlap of Megatron's tensor-parallel traffic off, which save neither time nor
-    memory here, and the unbalanced ring.
+    Left out are sequence parallelism off, which saves neither time nor memory here, and the unbalanced ring. Tensor-parallel
+    traffic beside compute is shorter than in front of it, so without it is priced what does not fit with its buffers alone.
     """
     third = (0.0, 0.5, 1.0)
     if workload.framework == "torchtitan":
@@ -54,12 +57,12 @@ def wide_space(workload: Workload) -> Space:
     if workload.framework == "hai-llm":
         return Space(
             zero=(0, 1), cp=(1,), vpp=(1,), micro_batch=(1, 2, 4, 8, 16), recompute=modules, recompute_layers=(),
-            tp_overlap=(True,), ep_overlap=(False, True), schedule=RUNS["hai-llm"], wide=True,
+            **OVERLAP, schedule=RUNS["hai-llm"], wide=True,
         )  # fmt: skip
     return Space(
         zero=(0, 1, 2, 3), shard=(ALL, NODE), etp=(1, 2, 4, 8), micro_batch=(1, 2, 4, 8, 16),
         cp_kind=("zigzag", "allgather", "ulysses", "usp"),
         recompute=modules, recompute_layers=(),
-        tp_overlap=(True,), ep_overlap=(False, True), offload_optimizer=third, offload_activations=third,
+        **OVERLAP, offload_optimizer=third, offload_activations=third,
         order=(DEFAULT_ORDER, ("tp", "cp", "pp", "dp")), schedule=RUNS["megatron-core"], wide=True,
     )  # fmt: skip

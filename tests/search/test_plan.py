@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parlay.estimate.estimate import price, price_memory
+from parlay.estimate.memory_buffers import overlap_bytes
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question, check
@@ -16,6 +17,7 @@ from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
 from parlay.search import shortlist
 from parlay.search.balance import lighter_last
+from parlay.search.fixing import fixed
 from parlay.search.plan import TIE, plan, with_overlap
 from parlay.search.shortlist import exact_steps
 from parlay.search.space import Counted, Space, grids, layouts_of
@@ -326,3 +328,34 @@ def test_a_longer_shortlist_finds_nothing_better(monkeypatch, name, cluster, gpu
     longer = plan(model, where, work, gpus)
     for a, b in zip(usual.rows, longer.rows, strict=True):
         assert a.estimate.step_s <= b.estimate.step_s * (1 + TIE)
+
+
+@pytest.mark.parametrize("seq_len", [65536, 98304])
+def test_overlap_is_given_up_where_its_buffers_are_all_that_does_not_fit(seq_len):
+    """The default space finds what a space with every layout both ways finds, without pricing each twice."""
+    model, where = load_model("llama-3.1-70b"), load_cluster("dgx-h100")
+    work = Workload(seq_len=seq_len, global_batch=48)
+    space = default_space(work)
+    assert space.overlap_if_it_fits
+    both = dataclasses.replace(space, tp_overlap=(True, False), overlap_if_it_fits=False)
+    mine, all_of_them = (plan(model, where, work, 24, space=s) for s in (space, both))
+    assert [r.estimate.layout for r in mine.rows] == [r.estimate.layout for r in all_of_them.rows]
+    assert mine.priced < 0.8 * all_of_them.priced
+    assert any(not r.estimate.layout.tp_overlap and r.estimate.layout.tp > 1 for r in mine.rows)
+
+
+def test_bytes_of_overlap_bound_what_turning_it_off_frees():
+    model, where, work = load_model("llama-3.1-70b"), load_cluster("dgx-h100"), Workload(seq_len=8192, global_batch=64)
+    rows = [Layout(tp=t, pp=8 // t, cp=c, micro_batch=m, tp_overlap=True) for t in (1, 2, 8) for c in (1, 4) for m in (1, 4)]
+    on = Layouts.of(rows)
+    off = dataclasses.replace(on, tp_overlap=np.zeros(len(on), dtype=bool))
+    freed = price_memory(model, where, work, on).peak - price_memory(model, where, work, off).peak
+    bound = overlap_bytes(model, where, work, on)
+    assert (freed <= bound).all()
+    assert (freed >= 0.9 * bound - 200 * 2**20).all()
+
+
+def test_a_fixed_overlap_is_left_as_it_is():
+    space = default_space(Workload())
+    assert not fixed(space, ["tp_overlap=on"]).overlap_if_it_fits
+    assert fixed(space, ["tp=8"]).overlap_if_it_fits
