@@ -58,6 +58,8 @@ def _layers_message(x: Layout, q: Question) -> tuple[str, str]:
 
 def _ends(x: Layouts, q: Question) -> Mask:
     set_ends = (x.first_layers > 0) | (x.last_layers > 0)
+    if not set_ends.any():
+        return set_ends
     left = q.model.layer_count - x.first_layers - x.last_layers
     middle = (x.pp - (x.first_layers > 0) - (x.last_layers > 0)) * x.vpp
     short = (left < middle) | ((middle == 0) & (left != 0))
@@ -252,7 +254,7 @@ def _ep_overlap_message(x: Layout, q: Question) -> tuple[str, str]:
 
 def _order(x: Layouts, q: Question) -> Mask:
     broken = np.zeros(len(x), bool)
-    for code in np.unique(x.order[x.order > 0]):
+    for code in np.flatnonzero(np.bincount(x.order)[1:]) + 1:
         mine = x.order == code
         place = ORDERS[code].index
         for inner, outer in combinations(DEFAULT_ORDER, 2):
