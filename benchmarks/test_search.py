@@ -152,8 +152,8 @@ ONE = {
 def test_one_estimate(benchmark, name, how):
     """Different layouts of one question in turn; the goal is 2 ms for step time, peak memory, MFU and whether it fits.
 
-    "totals" finds the price of a layer's row where another layout had the same one, as a loop over layouts does. A question
-    that is new (a model that was never priced) finds nothing.
+    "totals" finds the price of a layer's row, a split's stages, and what a rank owns and moves once a step where another layout
+    had the same, as a loop over layouts does. A question that is new (a model that was never priced) finds nothing.
     """
     on, workload, axes = ONE[name]
     model, cluster = load_model(name), load_cluster(on)

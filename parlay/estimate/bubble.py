@@ -25,11 +25,11 @@ def bubble_seconds(layouts: Layouts, stages: Stages, forward: Array, backward: A
     p = layouts.pp.astype(np.float64)
     whole = np.where(stages.exists, (forward + backward + sends) * stages.count, 0.0)
     busy = np.where(stages.exists, forward + backward + sends, 0.0)
-    others = np.maximum(np.sum(whole, axis=1) - np.max(busy, axis=1), 0.0)
-    stage_count = np.maximum(np.sum(stages.count, axis=1), 1.0)
+    others = np.maximum(whole.sum(axis=1) - busy.max(axis=1), 0.0)
+    stage_count = np.maximum(stages.count.sum(axis=1), 1.0)
 
     def mean(x: Array) -> Array:
-        return np.asarray(np.sum(np.where(stages.exists, x * stages.count, 0.0), axis=1) / stage_count)
+        return np.asarray(np.where(stages.exists, x * stages.count, 0.0).sum(axis=1) / stage_count)
 
     f, b, w = mean(forward), mean(backward), mean(weight)
     bubble = others / np.where(_is(layouts, "interleaved", "bfs"), layouts.vpp, 1)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from parlay.estimate.communication import Transfer, layer_transfers
 from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
 from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
+from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
 
@@ -123,21 +124,18 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
     weight, recompute, again, host, waits, tensors = zero, zero, zero, zero, zero, zero
-    selective = p.shard.recomputes(frozenset({"selective_ops"}))
+    checkpointed = checkpointed and bool(p.shard.recompute.any())
     tail = unread_tail(operators) if p.traits.early_stop else frozenset()
     for o in operators:
         forward[o.group] = forward[o.group] + o.forward
         backward[o.group] = backward[o.group] + o.dgrad + o.wgrad
         weight = weight + o.wgrad
         tensors = tensors + o.weights
-        reruns = checkpointed and o.name not in tail
-        whole = p.shard.recomputes(o.modules) & reruns
-        half = selective & reruns & (o.group != "attention core")
-        share = np.where(whole, 1.0, np.where(half, SELECTIVE_OPS_RERUN, 0.0))
-        recompute = recompute + share * o.forward
-        calls = 0.0 if captured(p, o) else o.launches
-        waited = 0.0 if captured(p, o) else o.waits
-        again = again + share * (calls + waited)
+        calls, waited = (0.0, 0.0) if captured(p, o) else (o.launches, o.waits)
+        if checkpointed and o.name not in tail:
+            share = _rerun_share(p.shard, o)
+            recompute = recompute + share * o.forward
+            again = again + share * (calls + waited)
         host, waits = host + calls, waits + waited
         sources[o.group] = weakest([o.source, sources.get(o.group, "exact")])
     exposed_f = dict.fromkeys(AXES, zero)
@@ -163,6 +161,13 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
     return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources)
+
+
+def _rerun_share(shard: Shard, o: Operator) -> Array:
+    """Return how much of an operator's forward runs again, by row: all, a part or nothing."""
+    part = SELECTIVE_OPS_RERUN if o.group != "attention core" else 0.0
+    selective = np.where(shard.recomputes(frozenset({"selective_ops"})), part, 0.0)
+    return np.where(shard.recomputes(o.modules), 1.0, selective)
 
 
 def unread_tail(operators: list[Operator]) -> frozenset[str]:

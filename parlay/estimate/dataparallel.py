@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings, resolve
+from parlay.estimate.kept import Kept
 from parlay.estimate.local import LocalParameters
 from parlay.estimate.overlap import lost_s
-from parlay.estimate.pipes import Pipes, codes
+from parlay.estimate.pipes import Owned, Pipes
 from parlay.estimate.placement import copies_of_a_stage, data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
@@ -23,6 +25,7 @@ from parlay.formulas.buffers import shard_copy_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Group, Rates
 
 Array = NDArray[np.float64]
@@ -46,6 +49,7 @@ class DataParallel:
 
 
 def data_parallel(
+    model: ModelSpec,
     cluster: Cluster,
     workload: Workload,
     layouts: Layouts,
@@ -60,7 +64,7 @@ def data_parallel(
 
     `forward`, `backward` and `micro_batches` are those of the pipes.
     """
-    settings = resolve(workload, cluster.device)
+    settings, question = resolve(workload, cluster.device), (model, cluster, workload, rates)
     domain = float(cluster.scale_up_gpus.value)
     first, end_of = distinct([pipes.row_of, layouts.zero, layouts.shard])
     seconds, sources, copy_source = np.zeros((5, len(first))), [], "exact"
@@ -73,10 +77,12 @@ def data_parallel(
         few, held, local = layouts.take(mine), stages.take(mine), pipes.local(pipe)
         f, b, m = forward[pipe], backward[pipe], micro_batches[pipe]
         movers = _Movers.of(few, held, local, domain)
+        price = partial(_layer_transfers if fully else _plain_transfers, settings, rates, movers)
+        transfers = movers.all_of(_TRANSFERS.of_columns(question, movers.columns, price, stages.listed))
         if fully:
-            found = _zero3(settings, few, held, rates, movers, f, b, m)
+            found = _zero3(settings, few, held, rates, transfers, movers, f, b, m)
         else:
-            found = _end_of_step(workload, settings, few, held, rates, local, movers, f, b)
+            found = _end_of_step(workload, settings, few, held, rates, transfers, local, f, b)
         for kind, each in zip(seconds, (found.reduce, found.gather, found.copies, found.hidden, found.lost), strict=True):
             kind[rows] = each
         sources.append(found.source)
@@ -93,10 +99,10 @@ def data_parallel(
             Term("step.exposed.dp_copies", "shard copies", copies, "s", "buffers.shard_copy_bytes", around, copy_source),
         )
 
-    own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
-    local = pipes.local(pipes.row_of[own])
-    optimizer = _optimizer(workload, settings, layouts.take(own), stages.take(own), rates, local)
-    return DataParallel(reduce + gather + copies, hidden, lost, explain, spread(optimizer, own, owned_as), sources[0])
+    owned = Owned.of(layouts, stages, pipes)
+    optimizer = _STEPS.of_columns(question, owned.columns, lambda: _optimizer(settings, owned, rates), stages.listed)
+    optimizer = spread(optimizer, owned.rows, owned.row_of)
+    return DataParallel(reduce + gather + copies, hidden, lost, explain, optimizer, sources[0])
 
 
 def _moved(settings: Settings, layouts: Layouts, pipes: Pipes, domain: float) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -119,28 +125,42 @@ _MOVES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "zero", "shard", "first_la
 
 
 @dataclasses.dataclass(frozen=True)
+class _Transfers:
+    """Seconds of one reduction of gradients and of one gathering of weights, by row (or layout) and stage."""
+
+    reduce: Array
+    gather: Array
+    source: str
+
+
+_TRANSFERS: Kept[_Transfers] = Kept()
+_STEPS: Kept[Term] = Kept()
+
+
+@dataclasses.dataclass(frozen=True)
 class _Movers:
     """The distinct layouts as far as their traffic goes, with what each rank holds; `all_of` gives values back to each layout."""
 
     layouts: Layouts
-    dense: Group
-    expert: Group
     local: LocalParameters
     layers: Array
+    domain: float
     row_of: NDArray[np.int64]
+
+    @property
+    def columns(self) -> list[NDArray[np.int64]]:
+        """What tells them apart."""
+        return [getattr(self.layouts, name) for name in _MOVES]
 
     @classmethod
     def of(cls, layouts: Layouts, stages: Stages, local: LocalParameters, domain: float) -> _Movers:
         """Return the distinct rows. Equal rows hold equal stages, because a split follows from what is compared."""
         first, row_of = agreeing(layouts, len(layouts), _MOVES)
-        few = layouts.take(first)
-        dense, expert = data_groups(few, domain)
-        held = LocalParameters(local.dense[first], local.expert[first])
-        return cls(few, dense, expert, held, np.maximum(stages.layer_total[first], 1.0), row_of)
+        return cls(layouts.take(first), local.take(first), np.maximum(stages.layer_total[first], 1.0), domain, row_of)
 
-    def all_of(self, values: Array) -> Array:
-        """Return values by distinct row as values by layout."""
-        return np.asarray(values[self.row_of])
+    def all_of(self, found: _Transfers) -> _Transfers:
+        """Return transfers by distinct row as transfers by layout."""
+        return _Transfers(found.reduce[self.row_of], found.gather[self.row_of], found.source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,20 +176,20 @@ class _Traffic:
 
 def _slack(stages: Stages, per_micro_batch: Array) -> Array:
     """Return the seconds each stage idles while the stages before it finish (or start) one micro-batch."""
-    mean = np.sum(per_micro_batch * stages.count, axis=1) / np.maximum(np.sum(stages.count, axis=1), 1.0)
+    mean = (per_micro_batch * stages.count).sum(axis=1) / np.maximum(stages.count.sum(axis=1), 1.0)
     return np.asarray(stages.index * mean[:, None])
 
 
 def _end_of_step(
-    workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters,
-    movers: _Movers, forward: Array, backward: Array,
+    workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, transfers: _Transfers,
+    local: LocalParameters, forward: Array, backward: Array,
 ) -> _Traffic:  # fmt: skip
     """ZeRO 0, 1 and 2: one reduction at the end of the last backward, one gathering before the next forward.
 
     Overlapped, the first stage hides all but the last bucket behind the last micro-batch's backward, and the later
     stages, which finish earlier, behind the bubble as well (Megatron param_and_grad_buffer.py, schedules.py).
     """
-    scatter, gather, source = _plain_seconds(settings, rates, movers)
+    scatter, gather = transfers.reduce, transfers.gather
     bucket = np.maximum(settings.bucket_elements_of(layouts.dp * layouts.cp).astype(np.float64), 1.0)[:, None]
     buckets = np.maximum(np.ceil((local.dense + local.expert) / bucket), 1.0)
     # ZeRO-2 reduces every micro-batch's gradients, since it keeps only its own part of them.
@@ -191,14 +211,15 @@ def _end_of_step(
     everything = (scatter * times + gather)[rows, worst]
     hidden = everything - reduce - gathered
     hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
-    return _Traffic(reduce, gathered, hidden, lost[rows, worst], source)
+    return _Traffic(reduce, gathered, hidden, lost[rows, worst], transfers.source)
 
 
-def _plain_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
-    """Return the seconds of one reduction of all gradients and of one gathering of all weights, by layout and stage."""
+def _plain_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Transfers:
+    """Return one reduction of all gradients and one gathering of all weights."""
+    dense, expert = data_groups(movers.layouts, movers.domain)
     zero0 = (movers.layouts.zero == 0)[:, None]
     scatter, gather, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
-    for parameters, group in ((movers.local.expert, movers.expert), (movers.local.dense, movers.dense)):
+    for parameters, group in ((movers.local.expert, expert), (movers.local.dense, dense)):
         wide = Group(group.size[:, None], group.local[:, None])
         reduced = rates.collective("reduce_scatter", settings.gradient_bytes * parameters, wide)
         seconds, source = reduced.seconds, reduced.source
@@ -208,20 +229,20 @@ def _plain_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[A
         scatter = scatter + seconds
         gathered = rates.collective("all_gather", WEIGHT_BYTES * parameters, wide).seconds
         gather = gather + np.where(zero0, 0.0, gathered)
-    return movers.all_of(scatter), movers.all_of(gather), source
+    return _Transfers(scatter, gather, source)
 
 
 def _zero3(
-    settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, movers: _Movers, forward: Array, backward: Array,
-    micro_batches: Array,
+    settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, transfers: _Transfers, movers: _Movers,
+    forward: Array, backward: Array, micro_batches: Array,
 ) -> _Traffic:  # fmt: skip
     """ZeRO-3 and FSDP: each block's weights are gathered before its forward and backward, gradients scattered after.
 
     One block is fetched while the one before it computes, so a block's exposed time is what its transfer exceeds its
     compute by. With pipeline stages the weights stay gathered over the step (torchtitan's default policy with PP).
     """
-    layers = movers.all_of(movers.layers)
-    gather, scatter, source = _layer_seconds(settings, rates, movers)
+    layers = movers.layers[movers.row_of]
+    gather, scatter = transfers.gather, transfers.reduce
     reshard = np.where(settings.reshard_after_forward is None, layouts.pp == 1, bool(settings.reshard_after_forward))[:, None]
     m = micro_batches[:, None]
     f, b = forward / layers, backward / layers
@@ -242,20 +263,21 @@ def _zero3(
     hidden = everything - (gathers + reduces)[rows, worst]
     hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
     around_gather, around_reduce = settings.shard_copies
-    held = movers.all_of(movers.local.dense + movers.local.expert)
+    held = (movers.local.dense + movers.local.expert)[movers.row_of]
     times = np.where(reshard, 2.0, 1.0)
     nbytes = shard_copy_bytes(held, gathers=times, around_gather=around_gather, around_reduction=around_reduce)
     copied = rates.stream(nbytes, "copy")
     copies = (np.where(nbytes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
-    return _Traffic(reduces[rows, worst], gathers[rows, worst], hidden, lost[rows, worst], source, copies, copied.source)
-
-
-def _layer_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[Array, Array, str]:
-    """Return the seconds of gathering one layer's weights and of scattering its gradients, by layout and stage."""
-    gather, scatter, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
-    kinds = zip(
-        (movers.local.expert, movers.local.dense), (movers.expert, movers.dense), shards_of(movers.layouts)[::-1], strict=True
+    return _Traffic(
+        reduces[rows, worst], gathers[rows, worst], hidden, lost[rows, worst], transfers.source, copies, copied.source
     )
+
+
+def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Transfers:
+    """Return the scattering of one layer's gradients and the gathering of its weights."""
+    groups = data_groups(movers.layouts, movers.domain)[::-1]
+    gather, scatter, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
+    kinds = zip((movers.local.expert, movers.local.dense), groups, shards_of(movers.layouts)[::-1], strict=True)
     for parameters, group, shards in kinds:
         # HSDP: the innermost ranks share one copy; its gradients are then reduced over the copies.
         size, local = group.size[:, None], group.local[:, None]
@@ -267,22 +289,21 @@ def _layer_seconds(settings: Settings, rates: Rates, movers: _Movers) -> tuple[A
         again = rates.collective("all_reduce", settings.reduce_bytes * each / inner.size, copies).seconds
         scatter = scatter + reduced.seconds + np.where(copies.size > 1, again, 0.0)
         source = reduced.source
-    return movers.all_of(gather), movers.all_of(scatter), source
+    return _Transfers(scatter, gather, source)
 
 
-def _optimizer(
-    workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, rates: Rates, local: LocalParameters
-) -> Term:
+def _optimizer(settings: Settings, owned: Owned, rates: Rates) -> Term:
     """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
+    layouts, stages, local = owned.layouts, owned.stages, owned.local
     split = (layouts.zero >= 1)[:, None]
     dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
-    owned = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
-    on_device = owned * (1.0 - layouts.offload_optimizer[:, None])
+    mine = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
+    on_device = mine * (1.0 - layouts.offload_optimizer[:, None])
     touched = on_device * settings.optimizer_traffic_bytes
     stream = rates.stream(touched, "optimizer")
-    hosted = owned * layouts.offload_optimizer[:, None]
+    hosted = mine * layouts.offload_optimizer[:, None]
     # The host updates its share itself: gradients go down and weights come back over the host link.
-    source, copies = stream.source, np.zeros_like(owned)
+    source, copies = stream.source, np.zeros_like(mine)
     if hosted.any():
         down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
         up = rates.host_copy(hosted * WEIGHT_BYTES, "to_device")
@@ -291,5 +312,5 @@ def _optimizer(
     seconds = np.where(stages.exists, stream.seconds + copies, 0.0).max(axis=1)
     return Term(
         "step.optimizer", "optimizer", seconds, "s", "optimizer_state.step_traffic_bytes", source=source,
-        inputs={"parameters_owned": owned.max(axis=1)},
+        inputs={"parameters_owned": mine.max(axis=1)},
     )  # fmt: skip

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
+from parlay.estimate.kept import Kept
 from parlay.estimate.memory_buffers import caches, gathered, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
 from parlay.estimate.memory_layers import INPUT
-from parlay.estimate.memory_static import static_state
+from parlay.estimate.memory_static import Static, static_state
 from parlay.estimate.memory_tables import Tables
-from parlay.estimate.pipes import Pipes, codes
+from parlay.estimate.pipes import Owned, Pipes, codes
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, total
@@ -124,9 +125,12 @@ def memory(
     settings = settings or resolve(workload, cluster.device)
     pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
     tables = memory_tables.build(model, workload, settings, pipes.shard, pipes.stages)
-    own, owned_as = distinct([pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)])
-    at = pipes.row_of[own]
-    state = static_state(model, settings, layouts.take(own), stages.take(own), tables.take(at), pipes.local(at))
+    owned = Owned.of(layouts, stages, pipes)
+    of_rows = tables.take(pipes.row_of[owned.rows])
+    state = _STATES.of_columns(
+        (model, workload, settings), owned.columns,
+        lambda: static_state(model, settings, owned.layouts, owned.stages, of_rows, owned.local), stages.listed,
+    )  # fmt: skip
 
     rows, moment_of = distinct(_moment_columns(settings, layouts, pipes))
     few, here, at = layouts.take(rows), stages.take(rows), pipes.row_of[rows]
@@ -138,7 +142,7 @@ def memory(
     unsharded = Term(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
     )
-    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned_as[rows]], ahead, behind)
+    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]], ahead, behind)
     beyond = outside(model, cluster, workload, few, tables)
     stays = cached.value + always
     held, left = stays + top.held, stays + left_inputs(settings, few, here, tables)
@@ -147,7 +151,7 @@ def memory(
     def with_reserve(bytes_held: Array) -> Array:
         return np.asarray(bytes_held + buffers.allocator_reserve(bytes_held, share=RESERVE_SHARE))
 
-    everything = with_reserve(fixed)[owned_as] + (with_reserve(held) + beyond.value)[moment_of]
+    everything = with_reserve(fixed)[owned.row_of] + (with_reserve(held) + beyond.value)[moment_of]
     total_bytes = everything if stages.everywhere else np.where(stages.exists, everything, 0.0)
 
     def explain() -> Term:
@@ -155,7 +159,7 @@ def memory(
         at_peak, temporaries = top.explain()
         activations = _activations(at_peak, kept, by_kind, here, tables, share, detailed=detailed)
         parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, temporaries))
-        allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, own, owned_as), *parts))
+        allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, owned.rows, owned.row_of), *parts))
         reserve = Term("memory.reserve", "allocator's reserve", buffers.allocator_reserve(allocated.value, share=RESERVE_SHARE),
                        formula="buffers.allocator_reserve", source="assumed", inputs={"share": RESERVE_SHARE})  # fmt: skip
         tree = total("memory", "device memory", (allocated, reserve, spread(beyond, rows, moment_of)))
@@ -164,12 +168,15 @@ def memory(
     return Memory(
         explain=explain,
         total=total_bytes,
-        state=_Rows({"held": fixed, "left": fixed + state.left}, own, owned_as),
+        state=_Rows({"held": fixed, "left": fixed + state.left}, owned.rows, owned.row_of),
         moment=_Rows({"held": held, "left": left, "event": top.event}, rows, moment_of),
         exists=stages.exists,
         limit_bytes=float(cluster.device.memory.allocatable.value),
         assumptions=_assumptions(settings, workload, model),
     )
+
+
+_STATES: Kept[Static] = Kept()
 
 
 def _moment_columns(settings: Settings, layouts: Layouts, pipes: Pipes) -> list[NDArray[np.int64]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.frameworks import Settings, capability_of, resolve
+from parlay.estimate.frameworks import Settings, capability_of
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
@@ -18,7 +18,7 @@ from parlay.formulas import communication_buffers as comm
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
-from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec
+from parlay.models.spec import GroupedAttention, ModelSpec
 
 Array = NDArray[np.float64]
 
@@ -26,10 +26,7 @@ CONTEXT_BYTES = 0.75e9  # CUDA context and loaded kernels: 0.5 to 1 GB (ml-engin
 CHANNELS = 16.0  # NCCL channels of a communicator: 16 to 24 are usual; the lower, since few groups use all at once
 SWITCH_CHANNELS = {9: 16.0, 10: 24.0}  # NVLS channels by compute capability (NCCL src/transport/nvls.cc:414-434)
 SWITCH_RANKS = 3.0  # NVLS is used from this many ranks of one NVLink domain on
-USERBUFFERS = 9.0  # one for each overlapped product: 8 to 10 (TransformerEngine module/base.py:340-420)
-TE_OVERLAP_STREAMS = 3.0  # a workspace of its own, of three, for products that overlap (TransformerEngine cpp_extensions/gemm.py)
 TE_GROUPED_STREAMS = 4.0  # further workspaces once a grouped product ran (TransformerEngine cpp_extensions/gemm.py:37-67)
-ROTARY_BYTES = 4.0  # fp32 table
 PREFETCH_ELEMENTS = 5e8  # Megatron-FSDP gathers at least this many elements ahead (megatron_fsdp.py:415-444)
 REDUCE_QUEUE_ELEMENTS = 1e9  # and lets this many gradients wait for their reduction (megatron_fsdp.py:443)
 LIVE_ELEMENTS = 1e9  # DeepSpeed stage3_max_live_parameters and max_reuse_distance (zero/config.py:215-244)
@@ -38,7 +35,6 @@ DEEPSPEED_BUCKET = 5e8  # reduce_bucket_size, allgather_bucket_size (zero/config
 
 def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
     """Return what stays allocated from the first step on: stand-in gradients, workspaces, tables, gathered inputs."""
-    s = tables.shard
     parts = []
     if any(settings.caches):
         elements = np.where((layouts.zero >= 3)[:, None], 0.0, tables.look(tables.cached_elements))
@@ -47,8 +43,7 @@ def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: La
                  formula="buffers.weight_gradient_cache", inputs={"elements": elements})
         )  # fmt: skip
     streams = TE_GROUPED_STREAMS if settings.grouped_experts else 0.0
-    overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), TE_OVERLAP_STREAMS, 0.0))
-    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0) + overlapped
+    te_streams = np.where(tables.grouped[tables.pattern], 1.0 + streams, 1.0) + tables.row(tables.bytes.overlap_streams)
     how: dict[str, Any] = {
         "te_bytes": settings.te_workspace_bytes,
         "te_streams": te_streams,
@@ -58,21 +53,20 @@ def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: La
         Term("memory.caches.workspaces", "matmul workspaces", buffers.matmul_workspaces(**how),
              formula="buffers.matmul_workspaces", inputs=how, source="default")
     )  # fmt: skip
-    rotary = _rotary_dim(model)
-    if rotary:
-        table = tables.row(np.asarray(act.token_tensors(s.seq_len / s.cp, rotary, element_bytes=ROTARY_BYTES)))
+    if tables.bytes.rotary is not None:
+        table = tables.row(tables.bytes.rotary)
         parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors"))
     if settings.kernels == "transformer-engine":
         parts += _last_stage(model, workload, layouts, stages, tables)
     if settings.framework == "torchtitan" and np.any(layouts.pp > 1):
-        parts.append(_receive_buffers(model, workload, layouts, stages, tables))
+        parts.append(_receive_buffers(workload, layouts, stages, tables))
     return total("memory.caches", "caches and workspaces", tuple(parts))
 
 
-def _receive_buffers(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+def _receive_buffers(workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
     """torch.distributed.pipelining makes a buffer for each micro-batch's input and output gradient when it starts, and keeps
     what it sent for the backward pass (stage.py: args_recv_info, grad_recv_info, fwd_cache); layers' inputs count elsewhere."""
-    part = tables.row(np.asarray(act.token_tensors(tables.shard.local_tokens, model.hidden)))
+    part = tables.row(tables.bytes.stream)
     rounds = layouts.micro_batches(workload.global_batch)[:, None].astype(np.float64)
     received, sent = stages.chunks - stages.embedding, stages.chunks - stages.head
     count = (rounds - stages.in_flight) * received + (rounds + stages.in_flight) * sent
@@ -85,10 +79,9 @@ def _last_stage(model: ModelSpec, workload: Workload, layouts: Layouts, stages: 
     (schedules.py:2436-2447). Megatron's own attention makes its scores in the same buffer (dot_product_attention.py)."""
     s = tables.shard
     head = stages.head.astype(np.float64)
-    whole = tables.row(np.where(s.sp & (s.tp > 1), np.asarray(act.token_tensors(s.tokens, model.hidden)), 0.0))
-    part = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
+    part = tables.row(tables.bytes.stream)
     piped = (layouts.pp > 1)[:, None]
-    buffer = whole * head
+    buffer = tables.row(tables.bytes.gathered) * head
     heads = max((kind.mixer.heads for kind in model.kinds.values() if isinstance(kind.mixer, GroupedAttention)), default=0)
     if workload.local_layers and not workload.flash_attention and heads:
         scores = act.unfused_scores(s.tokens, workload.seq_len, heads, tensor=s.tp, dropout=0)
@@ -105,20 +98,9 @@ def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Ta
     received tensors retain their gradients)."""
     if settings.kernels != "transformer-engine":
         return np.zeros(stages.index.shape)
-    part = tables.row(np.asarray(act.token_tensors(tables.shard.local_tokens, tables.hidden)))
+    part = tables.row(tables.bytes.stream)
     named = 2.0 * (stages.chunks - stages.embedding) - stages.head  # the last stage's gradient is among the caches
     return np.asarray(np.where((layouts.pp > 1)[:, None], named, 0.0) * part)
-
-
-def _rotary_dim(model: ModelSpec) -> int:
-    """Return the head size the rotary table is made for (0 without rotary embedding)."""
-    sizes = [0]
-    for kind in model.kinds.values():
-        if isinstance(kind.mixer, GroupedAttention) and kind.mixer.rope and not model.position_embeddings:
-            sizes.append(kind.mixer.head_dim)
-        elif isinstance(kind.mixer, LatentAttention):
-            sizes.append(kind.mixer.rope_dim)
-    return max(sizes)
 
 
 def gathered(
@@ -133,7 +115,7 @@ def gathered(
     if len(rows):
         shards, _ = shards_of(layouts)
         unit, piped, mine = tables.look(tables.unit_elements)[rows], (layouts.pp > 1)[rows, None], parameters[rows]
-        root = 2.0 * tables.row(tables.vocab / tables.shard.tp)[rows] * tables.hidden * stages.head[rows]
+        root = tables.row(tables.bytes.table_gradient)[rows] * stages.head[rows]
         stay, ahead, behind = _sharded(settings, unit, piped, mine, shards[rows], root)
         always[rows] += stay
         forward[rows], backward[rows] = ahead, behind
@@ -171,16 +153,6 @@ def _nvlink_tokens(ranks: NDArray[np.int64]) -> Array:
     return np.where(ranks <= 8, 256.0, np.where(ranks <= 64, 288.0, 560.0))
 
 
-def overlap_bytes(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> Array:
-    """Return the most that layouts hold for tensor-parallel traffic beside compute: userbuffers, and workspaces with what the
-    allocator reserves beside them. [B]
-    """
-    tokens = layouts.micro_batch * (workload.seq_len / layouts.cp)
-    buffers = np.asarray(act.token_tensors(tokens, model.hidden, tensors=USERBUFFERS))
-    workspaces = TE_OVERLAP_STREAMS * resolve(workload, cluster.device).te_workspace_bytes
-    return np.asarray(np.where(layouts.tp_overlap & (layouts.tp > 1), buffers + 2.0 * workspaces, 0.0))
-
-
 def outside(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, tables: Tables) -> Term:
     """Return what lies outside the allocator: communicators, userbuffers, DeepEP's queues, the device context."""
     groups = (layouts.tp, layouts.cp, layouts.dp, layouts.pp, layouts.ep, layouts.etp)
@@ -191,9 +163,7 @@ def outside(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Lay
     channels = SWITCH_CHANNELS.get(generation, 0.0) if cluster.scale_up_link.kind == "nvlink" else 0.0
     in_switch = ((layouts.tp >= SWITCH_RANKS) & (layouts.tp <= domain)).astype(np.float64)[:, None]
     switch = comm.switch_communicator(channels=channels) * in_switch
-    s = tables.shard
-    each = np.asarray(act.token_tensors(s.tokens, model.hidden, tensors=USERBUFFERS))
-    overlapped = tables.row(np.where(s.tp_overlap & (s.tp > 1), each, 0.0))
+    overlapped = tables.row(tables.bytes.userbuffers)
     ranks = np.maximum(layouts.ep, 1)
     queues = {"ranks": ranks[:, None], "nvlink_tokens": _nvlink_tokens(ranks)[:, None]}
     held = comm.deepep_buffers(hidden=model.hidden, **queues)

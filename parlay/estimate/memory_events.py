@@ -58,12 +58,8 @@ def kept_by_stage(model: ModelSpec, stages: Stages, tables: Tables, share: Array
         each = tables.row(layer.kept)
         if share is not None:
             each = each + share * tables.row(layer.checkpoint - layer.everything)
-        if (
-            kind == model.mtp_kind and model.mtp_layers
-        ):  # its layer, the embedding norm's input, the concatenation, its final norm
-            s = tables.shard
-            rows = act.token_tensors(s.tokens, model.hidden, tensors=5, tensor=s.tp, sequence_parallel=s.sp.astype(np.float64))
-            by_kind["mtp"] = stages.kept_mtp * (each + tables.row(np.asarray(rows)))
+        if kind == model.mtp_kind and model.mtp_layers:
+            by_kind["mtp"] = stages.kept_mtp * (each + tables.row(tables.bytes.mtp))
         by_kind[kind] = count * each
     return np.asarray(sum(by_kind.values())), by_kind
 
@@ -75,16 +71,16 @@ def peak(
     """Return the largest moment of every stage."""
     s = tables.shard
     piped = (layouts.pp > 1)[:, None]
-    stream = tables.row(np.asarray(act.token_tensors(s.local_tokens, model.hidden)))
+    stream = tables.row(tables.bytes.stream)
     kept = per_micro_batch * in_flight_of(workload, layouts, stages)
     kept = kept - on_host(kept, per_micro_batch, layouts, stages)
-    table_gradient = 2.0 * tables.row(tables.vocab / s.tp) * model.hidden
+    table_gradient = tables.row(tables.bytes.table_gradient)
     linear_cached, _, head_cached = settings.caches
     transient = 0.0 if linear_cached else 2.0 * tables.look(tables.largest_matrix)
     # In a pipeline the gradient that came in last is still named while the next forward pass runs (schedules.py:2436).
     forward = tables.look(tables.forward_extra) + np.where(piped, stream, 0.0) + forward_gathered
     backward = tables.look(tables.backward_extra) + transient + backward_gathered
-    loss_forward, loss, rest = _output_layer(model, settings, layouts, stages, tables)
+    loss_forward, loss, rest = _output_layer(settings, layouts, stages, tables)
     rest = rest + (0.0 if head_cached else table_gradient)
     early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
@@ -160,34 +156,23 @@ def _largest(moments: tuple[Array, ...]) -> tuple[NDArray[np.int64], Array]:
 
 def on_host(kept: Array, per_micro_batch: Array, layouts: Layouts, stages: Stages) -> Array:
     """Return the bytes of kept activations that wait on the host, if a share goes there: two layers are always on their way."""
-    if not np.any(layouts.offload_activations):
+    if not layouts.offload_activations.any():
         return np.zeros((1, 1))
     share = layouts.offload_activations[:, None]
     moving = 2.0 * per_micro_batch / np.maximum(stages.layer_total, 1.0)
     return np.asarray(share * np.maximum(kept - moving, 0.0))
 
 
-def _output_layer(
-    model: ModelSpec, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables
-) -> tuple[Array, Array, Array]:
+def _output_layer(settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> tuple[Array, Array, Array]:
     """Return the loss's forward peak with the final norm, and, at the output layer's backward pass, its logits and all else."""
-    s, loss = tables.shard, settings.loss
-    sp = s.sp.astype(np.float64)
-
-    def held(bytes_per_logit: float) -> Array:
-        return tables.row(
-            np.asarray(logits.logits_held(s.tokens, tables.vocab, bytes_per_logit, tensor=s.tp, chunks=loss.chunks))
-        )
-
+    one = tables.bytes
     waiting = (layouts.schedule == SCHEDULES.index("gpipe")) | (layouts.schedule == SCHEDULES.index("bfs"))
     others = np.where(waiting[:, None], np.maximum(stages.in_flight - 1.0, 0.0), 0.0) + stages.mtp
-    if loss.chunks > 1:
+    if settings.loss.chunks > 1:
         others = np.zeros((1, 1))  # a chunk's logits never outlive it
-    kept = others * held(loss.kept)
-    final = act.token_tensors(s.tokens, model.hidden, tensors=2, tensor=s.tp, sequence_parallel=sp)
-    statistics = act.token_tensors(s.tokens, 1, tensor=s.tp, sequence_parallel=sp, element_bytes=4)
-    gradient = logits.output_layer_gradient(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp)
-    whole = act.token_tensors(s.tokens, model.hidden) if settings.keeps_gathered else 0.0
-    part = act.token_tensors(s.tokens, model.hidden, tensor=s.tp, sequence_parallel=sp) if settings.keeps_gathered else 0.0
-    before = tables.row(np.asarray(final + statistics + whole - part))
-    return kept + held(loss.forward) + before, kept + held(loss.backward), before + tables.row(np.asarray(gradient))
+    kept, before = others * tables.row(one.logits_kept), tables.row(one.before_head)
+    return (
+        kept + tables.row(one.logits_forward) + before,
+        kept + tables.row(one.logits_backward),
+        before + tables.row(one.head_gradient),
+    )

@@ -44,7 +44,7 @@ def static_state(
     step: Array = np.zeros(stages.index.shape)
     left: Array = np.zeros(stages.index.shape)
     for which, parameters, shards in zip(("dense", "expert"), (local.dense, local.expert), shards_of(layouts), strict=True):
-        if not np.any(parameters):
+        if not parameters.any():
             continue
         owners = shards * copies_of_a_stage(layouts)[:, None]
         stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, owners, 1.0)}

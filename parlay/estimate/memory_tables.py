@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory_moments import LayerMemory, layer_memory
+from parlay.estimate.memory_rows import RowBytes, row_bytes
 from parlay.estimate.memory_weights import Matrix, distinct_elements, matrices
 from parlay.estimate.shard import Shard, agreeing
 from parlay.estimate.stages import Stages
@@ -27,8 +28,8 @@ Ints = NDArray[np.int64]
 class Tables:
     """Layer memory by kind (rows of the Shard), and lookups by (layout, stage)."""
 
-    hidden: float
     shard: Shard
+    bytes: RowBytes
     layers: dict[str, LayerMemory]
     matrices: dict[str, list[Matrix]]
     vocab: Array  # padded, by row of the Shard
@@ -107,8 +108,8 @@ def _tables(model: ModelSpec, workload: Workload, settings: Settings, shard: Sha
         )
         grouped[i] = any(isinstance(model.kinds[k].mlp, MoeMlp) for k in present)
     return Tables(
-        float(model.hidden),
         shard,
+        row_bytes(model, settings, shard, vocab),
         layers,
         weights,
         vocab,

@@ -29,6 +29,6 @@ def lost_s(beside: Beside | None, transfer_s: Array, compute_s: Array) -> Array:
         Seconds lost, zero or more [s].
     """
     if beside is None:
-        return np.zeros(np.broadcast_shapes(np.shape(transfer_s), np.shape(compute_s)))
+        return np.zeros(np.broadcast(transfer_s, compute_s).shape)
     together = overlapped_s(compute_s, transfer_s, beside.compute, beside.transfer)
     return np.maximum(0.0, together - np.maximum(compute_s, transfer_s))

@@ -7,12 +7,14 @@ moves once a step: whatever else a stage takes is priced once a pipe, and gather
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.estimate.kept import Kept
 from parlay.estimate.local import LocalParameters, local_parameters
-from parlay.estimate.shard import Shard, agreeing
+from parlay.estimate.shard import Shard, agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
@@ -60,8 +62,38 @@ class Pipes:
         first, row_of = agreeing(layouts, len(layouts), (*_MOVES, *_WORK), codes(layouts.offload_activations))
         few, held = layouts.take(first), stages.take(first)
         one, moves = agreeing(few, len(few), _MOVES)
-        moving = local_parameters(model, workload, few.take(one), held.take(one))
+        mine, theirs = few.take(one), held.take(one)
+        columns = [getattr(mine, name) for name in _MOVES]
+        moving = _MOVING.of_columns(
+            (model, workload), columns, lambda: local_parameters(model, workload, mine, theirs), held.listed
+        )
         return cls(few, held, Shard.of(few, workload, cluster), row_of, moves, moving)
+
+
+_MOVING: Kept[LocalParameters] = Kept()
+
+
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """The distinct layouts as far as state goes: the parameters on a rank, how ZeRO shards them, and what the host holds."""
+
+    layouts: Layouts
+    stages: Stages
+    local: LocalParameters
+    rows: Ints  # the first layout of each
+    row_of: Ints  # for each layout, which of them it is
+
+    @property
+    def columns(self) -> list[NDArray[Any]]:
+        """What tells them apart."""
+        return [getattr(self.layouts, name) for name in (*_MOVES, "zero", "shard", "offload_optimizer")]
+
+    @classmethod
+    def of(cls, layouts: Layouts, stages: Stages, pipes: Pipes) -> Owned:
+        """Return the distinct ones among `layouts`, whose pipes these are."""
+        own = [pipes.moves[pipes.row_of], layouts.zero, layouts.shard, codes(layouts.offload_optimizer)]
+        rows, row_of = distinct(own)
+        return cls(layouts.take(rows), stages.take(rows), pipes.local(pipes.row_of[rows]), rows, row_of)
 
 
 def codes(values: NDArray[np.float64]) -> Ints:

@@ -102,7 +102,7 @@ class Shard:
         """Return the distinct rows of `layouts`."""
         columns = [getattr(layouts, name).astype(np.int64) for name in _FIELDS]
         first, row_of = distinct(columns)
-        rows = np.stack(columns)[:, first]
+        rows = np.array(columns)[:, first]
         value: dict[str, Any] = dict(zip(_FIELDS, rows, strict=True))
         seq_len, domain = float(workload.seq_len), float(cluster.scale_up_gpus.value)
         kind = value["cp_kind"]

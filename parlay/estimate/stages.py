@@ -40,12 +40,18 @@ class Stages:
     kinds: Mapping[str, Array]
     flying: Mapping[str, Array]
     row_of: Ints
+    every: bool  # whether each stage is listed, else one of each content
 
     def take(self, rows: NDArray[Any]) -> Stages:
         """Return the stages of some layouts."""
         if takes_all(rows, len(self.row_of)):
             return self
-        return Stages(self.rows, self.kinds, self.flying, self.row_of[rows])
+        return Stages(self.rows, self.kinds, self.flying, self.row_of[rows], self.every)
+
+    @property
+    def listed(self) -> tuple[bool, int]:
+        """How the stages of a layout are listed: each of them or one of each content, padded to how many."""
+        return self.every, self.rows["index"].shape[1]
 
     @cached_property
     def everywhere(self) -> bool:
@@ -185,17 +191,25 @@ def _contents(
 
 def stages_of(model: ModelSpec, layouts: Layouts, global_batch: int, *, every: bool = True) -> Stages:
     """Return every stage of every layout, or with `every=False` the earliest stage of each distinct content."""
-    splits = [layouts.pp, layouts.vpp, layouts.first_layers, layouts.last_layers, layouts.schedule]
-    first, row_of = distinct([*splits, layouts.micro_batches(global_batch)])
-    pp, vpp, _, _, schedule = keys = np.stack(splits)[:, first]
+    columns = [layouts.pp, layouts.vpp, layouts.first_layers, layouts.last_layers, layouts.schedule]
+    columns.append(layouts.micro_batches(global_batch))
+    return _STAGES.of_columns((model,), columns, lambda: _stages_of(model, columns, every), every)
+
+
+_STAGES: Kept[Stages] = Kept()
+
+
+def _stages_of(model: ModelSpec, columns: list[Ints], every: bool) -> Stages:
+    """Return the stages of splits, schedules and numbers of micro-batches."""
+    first, row_of = distinct(columns)
+    pp, vpp, _, _, schedule, m = keys = np.stack(columns)[:, first]
     names, kinds = _NAMES.get((model,), lambda: (tuple(model.layer_names()), tuple(model.kinds)))
-    found = tuple(map(tuple, keys.T.tolist()))
+    found = tuple(map(tuple, keys[:5].T.tolist()))
     rows, layers, flying = _rows_of(names, kinds, found, every, 1 + model.mtp_layers)
-    m = layouts.micro_batches(global_batch)[first]
     at = np.minimum(rows["index"], pp[:, None] - 1)
     flight = in_flight(schedule[:, None], pp[:, None], vpp[:, None], m[:, None], at)
     mtp = np.asarray(rows["head"] * float(model.mtp_layers), dtype=np.float64)
-    return Stages({**rows, "in_flight": flight, "mtp": mtp, "kept_mtp": mtp * rows["head_flying"]}, layers, flying, row_of)
+    return Stages({**rows, "in_flight": flight, "mtp": mtp, "kept_mtp": mtp * rows["head_flying"]}, layers, flying, row_of, every)
 
 
 _NAMES: Kept[tuple[tuple[str, ...], tuple[str, ...]]] = Kept()

@@ -204,7 +204,7 @@ def step_time(
     m = pipes.layouts.micro_batches(workload.global_batch).astype(np.float64)
     bubble = bubble_seconds(pipes.layouts, pipes.stages, one.forward, one.backward, weight_grad, one.sends) + hops
     running, row_of = m * busy[rows, slowest] + bubble, pipes.row_of
-    data = data_parallel(cluster, workload, layouts, stages, rates, pipes, one.forward, one.backward, m)
+    data = data_parallel(model, cluster, workload, layouts, stages, rates, pipes, one.forward, one.backward, m)
     end = _end_on_host(pricer, blocks, pipes)
     step = (running + end)[row_of] + data.exposed + data.lost + data.optimizer.value
     return StepTime(

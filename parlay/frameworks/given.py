@@ -85,7 +85,7 @@ class Given:
         if value is None:
             return None
         if isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value.strip()):
-            value = float(value)
+            value = float(value.strip())  # strip() takes separators that float() refuses
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e30 < value < 1e30:
             raise self._wrong(names[0], "a number", value)
         return value

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
-from parlay.layouts.vocabulary import SCHEDULES, Schedule
+from parlay.layouts.vocabulary import CP_KINDS, SCHEDULES, CpKind, Schedule
 from parlay.layouts.workload import Workload
 from parlay.models.spec import GroupedAttention, LatentAttention, ModelSpec, MoeMlp
 
@@ -93,9 +93,27 @@ def scheduled(x: Layouts, names: Iterable[Schedule]) -> Mask:
     return _among(tuple(names))[x.schedule]
 
 
+def split_as(x: Layouts, kinds: Iterable[CpKind]) -> Mask:
+    """Return where a layout splits the sequence in one of these ways."""
+    return _kinds_among(tuple(kinds))[x.cp_kind]
+
+
 @lru_cache(maxsize=64)
 def _among(names: tuple[Schedule, ...]) -> Mask:
     return np.array([name in names for name in SCHEDULES])
+
+
+@lru_cache(maxsize=64)
+def _kinds_among(kinds: tuple[CpKind, ...]) -> Mask:
+    return np.array([kind in kinds for kind in CP_KINDS])
+
+
+def any_of(x: Layouts, masks: Iterable[Mask]) -> Mask:
+    """Return where at least one of the masks holds."""
+    found = np.zeros(len(x), bool)
+    for mask in masks:
+        found |= mask
+    return found
 
 
 def schedule_of(x: Layout) -> Schedule:

@@ -7,14 +7,14 @@ from math import gcd, lcm
 import numpy as np
 
 from parlay.layouts.layout import Layout, Layouts
-from parlay.layouts.rule import Mask, Question, Rule, divisors, listed
+from parlay.layouts.rule import Mask, Question, Rule, any_of, divisors, listed, split_as
 from parlay.layouts.vocabulary import CP_KINDS, CpKind
 
 BALANCED: tuple[CpKind, ...] = ("zigzag", "allgather", "usp")  # each rank takes one early and one late chunk
 
 
 def _heads(x: Layouts, q: Question) -> Mask:
-    return np.any([h % x.tp != 0 for h in q.heads], axis=0) if q.heads else np.zeros(len(x), bool)
+    return any_of(x, (h % x.tp != 0 for h in q.heads))
 
 
 def _heads_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -27,7 +27,7 @@ def _heads_message(x: Layout, q: Question) -> tuple[str, str]:
 
 def _kv_heads(x: Layouts, q: Question) -> Mask:
     # Fewer K/V heads than tp are copied, which needs tp to be a multiple of them.
-    return np.any([(k % x.tp != 0) & (x.tp % k != 0) for k in q.kv_heads], axis=0) if q.kv_heads else np.zeros(len(x), bool)
+    return any_of(x, ((k % x.tp != 0) & (x.tp % k != 0) for k in q.kv_heads))
 
 
 def _kv_heads_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -40,9 +40,7 @@ def _kv_heads_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _kv_copies(x: Layouts, q: Question) -> Mask:
-    if q.workload.framework == "torchtitan" or not q.kv_heads:
-        return np.any([k % x.tp != 0 for k in q.kv_heads], axis=0) if q.kv_heads else np.zeros(len(x), bool)
-    return np.zeros(len(x), bool)
+    return any_of(x, (k % x.tp != 0 for k in q.kv_heads if q.workload.framework == "torchtitan"))
 
 
 def _kv_copies_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -75,12 +73,8 @@ def _cut_widths(q: Question) -> dict[int, str]:
 
 
 def _width(x: Layouts, q: Question) -> Mask:
-    broken = np.zeros(len(x), bool)
-    for width in _cut_widths(q):
-        broken |= width % x.tp != 0
-    for moe in q.experts:
-        broken |= moe.width % x.etp != 0
-    return broken
+    cut = any_of(x, (width % x.tp != 0 for width in _cut_widths(q)))
+    return cut | any_of(x, (moe.width % x.etp != 0 for moe in q.experts))
 
 
 def _width_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -107,7 +101,7 @@ def _node_message(x: Layout, q: Question) -> tuple[str, str]:
 
 
 def _sequence(x: Layouts, q: Question) -> Mask:
-    balanced = np.isin(x.cp_kind, [CP_KINDS.index(k) for k in BALANCED]) & q.workload.causal & (x.cp > 1)
+    balanced = split_as(x, BALANCED) & q.workload.causal & (x.cp > 1)
     unit = x.cp * np.lcm(np.where(balanced, 2, 1), np.where(x.sp, x.tp, 1))
     return np.asarray(q.workload.seq_len % unit != 0)
 
@@ -127,6 +121,8 @@ def _sequence_message(x: Layout, q: Question) -> tuple[str, str]:
 
 def _ulysses(x: Layouts, q: Question) -> Mask:
     degree = np.where(x.cp_kind == CP_KINDS.index("ulysses"), x.cp, np.where(x.cp_kind == CP_KINDS.index("usp"), x.ulysses, 1))
+    if not (degree > 1).any():
+        return np.zeros(len(x), bool)
     broken = (x.cp_kind == CP_KINDS.index("usp")) & (x.cp % np.maximum(x.ulysses, 1) != 0)
     for h in q.heads:
         broken |= h % (x.tp * degree) != 0
@@ -155,7 +151,7 @@ def _ulysses_message(x: Layout, q: Question) -> tuple[str, str]:
 def _experts(x: Layouts, q: Question) -> Mask:
     if not q.experts:
         return (x.ep > 1) | (x.etp > 1)
-    return np.asarray(np.any([m.experts % x.ep != 0 for m in q.experts], axis=0))
+    return any_of(x, (m.experts % x.ep != 0 for m in q.experts))
 
 
 def _experts_message(x: Layout, q: Question) -> tuple[str, str]:

@@ -59,6 +59,8 @@ def _layers_message(x: Layout, q: Question) -> tuple[str, str]:
 def _ends(x: Layouts, q: Question) -> Mask:
     first, last = x.first_layers != BY_RULE, x.last_layers != BY_RULE
     set_ends = first | last
+    if not set_ends.any():
+        return np.asarray(set_ends)
     left = q.model.layer_count - np.maximum(x.first_layers, 0) - np.maximum(x.last_layers, 0)
     middle = (x.pp - first - last) * x.vpp
     short = (left < middle) | ((middle == 0) & (left != 0))
@@ -255,7 +257,7 @@ def _ep_overlap_message(x: Layout, q: Question) -> tuple[str, str]:
 
 def _order(x: Layouts, q: Question) -> Mask:
     broken = np.zeros(len(x), bool)
-    for code in np.unique(x.order[x.order > 0]):
+    for code in np.flatnonzero(np.bincount(x.order)[1:]) + 1:
         mine = x.order == code
         place = ORDERS[code].index
         for inner, outer in combinations(DEFAULT_ORDER, 2):

@@ -66,7 +66,7 @@ class MeasuredDomain:
         at = np.log(np.minimum(np.maximum(n, sizes[0]), sizes[-1]))
         i = np.minimum(np.maximum(np.searchsorted(axis, at, side="right") - 1, 0), len(sizes) - 2)
         share = (at - axis[i]) / (axis[i + 1] - axis[i])
-        logs: Array = np.zeros(np.broadcast_shapes(S.shape, n.shape))
+        logs: Array = np.zeros(np.broadcast(S, n).shape)
         for j, size in enumerate(sizes):  # each curve only if some group lies on it or beside it
             part = np.where(i == j, 1.0 - share, np.where(i + 1 == j, share, 0.0))
             if part.any():

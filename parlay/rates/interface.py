@@ -43,7 +43,7 @@ class Group:
     def of(cls, size: ArrayLike, stride: ArrayLike, domain: float) -> Group:
         """Return the group of `size` ranks that lie `stride` GPUs apart where `domain` GPUs share a scale-up link."""
         n = np.asarray(size, dtype=np.float64)
-        return cls(n, np.clip(np.floor(domain / np.asarray(stride, dtype=np.float64)), 1, n))
+        return cls(n, np.minimum(np.maximum(np.floor(domain / np.asarray(stride, dtype=np.float64)), 1.0), n))
 
 
 class Rates(Protocol):

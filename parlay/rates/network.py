@@ -127,7 +127,7 @@ class Network:
         """Return the seconds of a collective over `group`: the slower level, softly; nothing for one rank."""
         n, local, S = real(group.size), real(group.local), real(nbytes)
         if not ((n > 1) & (S > 0)).any():  # nobody to send to, or nothing
-            return np.zeros(np.broadcast_shapes(n.shape, local.shape, S.shape))
+            return np.zeros(np.broadcast(n, local, S).shape)
         inside = self.inside(op, S, n, local)
         crosses = n > local
         if not crosses.any():

@@ -186,7 +186,7 @@ class ProfileRates:
 
     def collective(self, op: Collective, nbytes: ArrayLike, group: Group) -> Priced:
         """Seconds of a collective over `group`; a group that leaves the domain counts as default."""
-        leaves = bool(np.any(real(group.size) > real(group.local)))
+        leaves = bool((real(group.size) > real(group.local)).any())
         measured = op in getattr(self.network.domain, "curves", ()) and not leaves
         return Priced(self.network.seconds(op, nbytes, group), self.network_origin if measured else "default")
 

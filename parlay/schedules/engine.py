@@ -5,7 +5,10 @@ NaN stands for an operation that never starts because its input never comes (see
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,52 +24,32 @@ def in_program_order(
 ) -> tuple[Seconds, Seconds]:
     """Return start and end of every operation where transfers never queue.
 
-    Each stage runs as far as its inputs are known, then sleeps until the operation it waits for has run.
+    Operations are timed in turn, so that whatever one waits for has its end already; two that run together are one turn.
     """
-    n = len(schedule)
-    waits, took, lag, together = waits_for.tolist(), took_s.tolist(), lag_s.tolist(), schedule.together.tolist()
-    after = sending(schedule, waits_for, lag_s, blocking).tolist()
-    start, end, sleeper = [-1.0] * n, [-1.0] * n, [-1] * n  # sleeper: the stage that waits for an operation
-    position, stops = schedule.offset[:-1].tolist(), schedule.offset[1:].tolist()
-    free = [0.0] * schedule.stages
-    ready = list(range(schedule.stages))[::-1]
-    while ready:
-        d = ready.pop()
-        i, stop, t = position[d], stops[d], free[d]
-        while i < stop:
-            j = waits[i]
-            if j >= 0:
-                arrives = end[j]
-                if arrives < 0.0:
-                    sleeper[j] = d
-                    break
-                arrives += lag[i]
-                if arrives > t:
-                    t = arrives
-            if together[i]:  # the pair starts when both inputs are there, and ends together
-                j = waits[i + 1]
-                if j >= 0:
-                    arrives = end[j]
-                    if arrives < 0.0:
-                        sleeper[j] = d
-                        break
-                    arrives += lag[i + 1]
-                    if arrives > t:
-                        t = arrives
-                start[i + 1], end[i + 1] = t, t + took[i]
-                if sleeper[i + 1] >= 0:
-                    ready.append(sleeper[i + 1])
-            start[i] = t
-            t += took[i]
-            end[i] = t
-            if sleeper[i] >= 0:
-                ready.append(sleeper[i])
-            t += after[i]
-            i += 2 if together[i] else 1
-        position[d], free[d] = i, t
-    ends = np.array(end)
-    never = ends < 0
-    return np.where(never, np.nan, np.array(start)), np.where(never, np.nan, ends)
+    turns = schedule.turns
+    comes, took = lag_s[turns.operation], took_s[turns.operation]
+    follows = np.where(turns.second > 0, np.append(lag_s, 0.0)[turns.operation + 1], 0.0)
+    sent = np.append(0.0, sending(schedule, waits_for, lag_s, blocking)[turns.operation])[turns.before]
+    start, end = [0.0], [0.0]  # of the start of the step, then turn by turn
+    columns = (turns.before, sent, turns.input, comes, turns.second, follows, took)
+    for before, sends, first, comes_s, second, follows_s, takes in zip(*map(_each, columns), strict=True):
+        t = end[before] + sends
+        arrives = end[first] + comes_s
+        if arrives > t:
+            t = arrives
+        if second:  # a pair starts when both inputs are there, and ends together
+            arrives = end[second] + follows_s
+            if arrives > t:
+                t = arrives
+        start.append(t)
+        end.append(t + takes)
+    start[0] = end[0] = np.nan  # what never has its turn
+    return np.array(start)[turns.of], np.array(end)[turns.of]
+
+
+def _each(column: NDArray[Any]) -> Iterable[Any]:
+    """Return the values of a column one by one, without a list where all are 0."""
+    return column.tolist() if column.any() else repeat(column.dtype.type(0).item(), len(column))
 
 
 def sending(schedule: Schedule, waits_for: Ints, lag_s: Seconds, blocking: bool) -> Seconds:

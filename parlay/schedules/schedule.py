@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.errors import UsageError
+from parlay.schedules.turns import Turns, turns_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -115,6 +116,11 @@ class Schedule:
         backward = ((self.kind == BACKWARD) | (self.kind == INPUT)) & (self.chunk < self.chunks - 1)
         out[backward] = gradient[self.micro_batch[backward], self.chunk[backward] + 1]
         return out
+
+    @cached_property
+    def turns(self) -> Turns:
+        """The order in which operations can be timed."""
+        return turns_of(self._waits, self.together, self.offset)
 
 
 def operation_name(kind: int, micro_batch: int, chunk: int, held: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
-from parlay.estimate.memory_buffers import overlap_bytes
+from parlay.estimate.memory_rows import overlap_bytes
 from parlay.estimate.offload import host_has_room
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.stages import stages_of

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parlay.estimate.estimate import price, price_memory
-from parlay.estimate.memory_buffers import overlap_bytes
+from parlay.estimate.memory_rows import overlap_bytes
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question, check
