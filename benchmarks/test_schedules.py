@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from parlay.estimate.estimate import price_time
+from parlay.estimate.least import least_steps
 from parlay.estimate.stages import stages_of
 from parlay.estimate.timeline import exact_bubble_s
 from parlay.formulas import in_flight as flight
@@ -112,11 +113,11 @@ def layouts_by_schedule(model, count=400, seed=1):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_closed_forms_against_timelines(benchmark, schedule):
-    """How far the step by the closed form, which shortlists, lies from the step by the whole timeline, which ranks."""
+    """How far closed form and lower bound, by which a search drops layouts, lie from the step by the whole timeline, which ranks."""
     rates = rates_for(CLUSTER)
 
     def measure():
-        apart, error = [], []
+        apart, error, bound = [], [], []
         for model in MODELS:
             for layout, workload in layouts_by_schedule(model):
                 if layout.schedule != schedule:
@@ -130,9 +131,15 @@ def test_closed_forms_against_timelines(benchmark, schedule):
                 )
                 apart.append(whole / float(time.step[0]) - 1)
                 error.append(abs(short / whole - 1))
-        return np.array(apart), max(error)
+                listed = stages_of(model, rows, workload.global_batch, every=False)
+                bound.append(float(least_steps(price_time(model, CLUSTER, workload, rows, rates, stages=listed))[0]) / whole - 1)
+        return np.array(apart), max(error), np.array(bound)
 
-    apart, cut = benchmark.pedantic(measure, rounds=1)
+    apart, cut, bound = benchmark.pedantic(measure, rounds=1)
     low, middle, high = np.percentile(apart, (0, 50, 100))
     benchmark.extra_info |= {"layouts": len(apart), "least": low, "median": middle, "most": high, "cut_short_error": cut}
+    benchmark.extra_info |= dict(
+        zip(("bound_least", "bound_tenth", "bound_median", "bound_most"), np.percentile(bound, (0, 10, 50, 100)), strict=True)
+    )
     assert cut < 5e-3
+    assert bound.max() < 1e-9

@@ -20,7 +20,7 @@ from parlay.estimate.inflight import in_flight
 from parlay.estimate.kept import Kept
 from parlay.estimate.shard import distinct
 from parlay.layouts.layout import Layouts, takes_all
-from parlay.layouts.split import V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
+from parlay.layouts.split import BOTH_WAYS, V_SHAPED, chunk_count, chunk_sizes, chunks_of_stage
 from parlay.layouts.vocabulary import SCHEDULES, Schedule
 from parlay.models.spec import ModelSpec
 
@@ -39,6 +39,7 @@ class Stages:
     rows: Mapping[str, NDArray[Any]]  # by distinct split, schedule and number of micro-batches, (rows, stages)
     kinds: Mapping[str, Array]
     flying: Mapping[str, Array]
+    chunk: Mapping[str, Array]
     row_of: Ints
     every: bool  # whether each stage is listed, else one of each content
 
@@ -46,7 +47,7 @@ class Stages:
         """Return the stages of some layouts."""
         if takes_all(rows, len(self.row_of)):
             return self
-        return Stages(self.rows, self.kinds, self.flying, self.row_of[rows], self.every)
+        return Stages(self.rows, self.kinds, self.flying, self.chunk, self.row_of[rows], self.every)
 
     @property
     def listed(self) -> tuple[bool, int]:
@@ -73,6 +74,11 @@ class Stages:
         if self.flying is self.kinds:
             return self.layers
         return {kind: count[self.row_of] for kind, count in self.flying.items()}
+
+    @cached_property
+    def entry_layers(self) -> dict[str, Array]:
+        """Least layers of each kind in the chunk through which a micro-batch enters the stage, over all stages of its content."""
+        return {kind: count[self.row_of] for kind, count in self.chunk.items()}
 
     @cached_property
     def kept_mtp(self) -> Array:
@@ -148,6 +154,9 @@ class _Content:
     chunks: list[int]
     flying: list[tuple[float, ...]]  # per stage and layer kind: layers times micro-batches in flight over the stage's own
     head_flying: list[float]  # the same of the last chunk, where the stage holds it
+    entry: list[
+        tuple[int, ...]
+    ]  # layers by kind of the chunk that a micro-batch enters by: the least of all stages of this content
 
 
 @lru_cache(maxsize=4096)
@@ -168,7 +177,7 @@ def _contents(
     sizes = chunk_sizes(len(names), chunks // turns, turns, first, last, tail)
     edges = np.concatenate([[0], np.cumsum(sizes)])
     upto = np.array([[0, *np.cumsum([n == k for n in names])] for k in kinds])  # layers of kind k before layer i
-    content = _Content([], [], [], [], [], [], [], [], [])
+    content = _Content([], [], [], [], [], [], [], [], [], [])
     seen: dict[tuple[object, ...], int] = {}
     for stage in range(pp):
         mine = chunks_of_stage(stage, pp, vpp, schedule)
@@ -180,11 +189,15 @@ def _contents(
             flying = tuple(round(float(sum(weight[c] * (u[edges[c + 1]] - u[edges[c]]) for c in mine)), 9) for u in upto)
             of_head = 2.0 / (chunks + 1)
         key = (held, 0 in mine, chunks - 1 in mine, max(sizes[c] for c in mine), len(mine), flying, of_head)
+        enters = mine if schedule in BOTH_WAYS else mine[:1]
+        entry = tuple(int(min(u[edges[c + 1]] - u[edges[c]] for c in enters)) for u in upto)
         if not every and key in seen:
-            content.count[seen[key]] += 1
+            at = seen[key]
+            content.count[at] += 1
+            content.entry[at] = tuple(min(pair) for pair in zip(content.entry[at], entry, strict=True))
             continue
         seen[key] = len(content.index)
-        for column, value in zip(dataclasses.fields(_Content), (stage, 1, *key), strict=True):
+        for column, value in zip(dataclasses.fields(_Content), (stage, 1, *key, entry), strict=True):
             getattr(content, column.name).append(value)
     return content
 
@@ -205,11 +218,13 @@ def _stages_of(model: ModelSpec, columns: list[Ints], every: bool) -> Stages:
     pp, vpp, _, _, schedule, m = keys = np.stack(columns)[:, first]
     names, kinds = _NAMES.get((model,), lambda: (tuple(model.layer_names()), tuple(model.kinds)))
     found = tuple(map(tuple, keys[:5].T.tolist()))
-    rows, layers, flying = _rows_of(names, kinds, found, every, 1 + model.mtp_layers)
+    rows, layers, flying, entry = _rows_of(names, kinds, found, every, 1 + model.mtp_layers)
     at = np.minimum(rows["index"], pp[:, None] - 1)
     flight = in_flight(schedule[:, None], pp[:, None], vpp[:, None], m[:, None], at)
     mtp = np.asarray(rows["head"] * float(model.mtp_layers), dtype=np.float64)
-    return Stages({**rows, "in_flight": flight, "mtp": mtp, "kept_mtp": mtp * rows["head_flying"]}, layers, flying, row_of, every)
+    return Stages(
+        {**rows, "in_flight": flight, "mtp": mtp, "kept_mtp": mtp * rows["head_flying"]}, layers, flying, entry, row_of, every
+    )
 
 
 _NAMES: Kept[tuple[tuple[str, ...], tuple[str, ...]]] = Kept()
@@ -218,8 +233,8 @@ _NAMES: Kept[tuple[tuple[str, ...], tuple[str, ...]]] = Kept()
 @lru_cache(maxsize=256)
 def _rows_of(
     names: tuple[str, ...], kinds: tuple[str, ...], splits: tuple[tuple[int, ...], ...], every: bool, tail: int
-) -> tuple[dict[str, NDArray[Any]], dict[str, Array], dict[str, Array]]:
-    """Return what follows from splits and schedules alone, one row each, the layers by kind, and those in flight."""
+) -> tuple[dict[str, NDArray[Any]], dict[str, Array], dict[str, Array], dict[str, Array]]:
+    """Return what follows from splits and schedules alone, one row each, the layers by kind, in flight, and of the first chunk."""
     unique = {split: i for i, split in enumerate(dict.fromkeys(splits))}
     contents = [_contents(names, kinds, *u[:4], SCHEDULES[u[4]], every, tail) for u in unique]
     width = max(len(c.index) for c in contents)
@@ -249,4 +264,5 @@ def _rows_of(
     }
     layers = by_kind("layers")
     apart = any(SCHEDULES[u[4]] in FILLS_BY_CHUNK for u in splits)
-    return rows, layers, by_kind("flying") if apart else layers
+    several = any(len(c.chunks) and max(c.chunks) > 1 for c in contents)
+    return rows, layers, by_kind("flying") if apart else layers, by_kind("entry") if several else layers

@@ -2,9 +2,10 @@
 
 A tuned space is priced whole, and then full recompute on some layers is tried on the best grids. A wide space has too
 many combinations: first everything that costs no time to save memory, then recompute and offload on those of them
-that could still be among the best, the most promising first. Saving memory makes no step shorter than one with nothing
-recomputed and nothing on the host by more than a tie (a stage that copies more hides a little more of ZeRO-3's traffic),
-so what is left out cannot be in the fastest grids (tests/search/test_wide.py).
+that could still be among the best, the most promising first. Recompute and offload only add to what the operations of a
+pipeline take, and a timeline, the longest path through operations in a fixed order, only grows with them; so the least step of
+a layout with nothing recomputed and nothing on the host holds for all that save memory on it, to within a tie (a stage that
+copies more hides a little more of ZeRO-3's traffic; tests/search/test_wide.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import price_time
+from parlay.estimate.least import least_steps
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import Question
 from parlay.layouts.vocabulary import Recompute, recompute_bits
@@ -23,7 +25,7 @@ from parlay.search.combine import useful
 from parlay.search.shortlist import GRID, TIE, Timelines
 from parlay.search.space import Counted, Space, join, keep, layouts_of
 
-Best = Callable[[], tuple[Layouts, NDArray[np.float64]] | None]  # the best rows so far with their steps, if there are any
+Best = Callable[[], Layouts | None]  # the fastest rows so far by closed form, if there are any
 
 CHUNK = 50_000  # rows priced at a time
 REFINED = 16  # grids on which full recompute on some layers is tried
@@ -33,7 +35,7 @@ FULL: tuple[Recompute, ...] = ("full",)
 def explored(question: Question, space: Space, counted: Counted, best: Best, timelines: Timelines) -> Iterator[Layouts]:
     """Yield the layouts to price; `best` tells what has been found by then."""
     if space.wide:
-        yield from _promising(question, space, counted, best, timelines)
+        yield from _promising(question, space, counted, timelines)
         return
     yield from layouts_of(question, space, counted)
     yield from _on_some_layers(question, space, counted, best)
@@ -44,7 +46,7 @@ def _on_some_layers(question: Question, space: Space, counted: Counted, best: Be
     found = best()
     if not space.refine or found is None or FULL not in space.recompute or len(useful(question, space.recompute)) < 2:
         return
-    rows = np.stack([getattr(found[0], name) for name in (*GRID, "zero")], axis=1)  # fastest first
+    rows = np.stack([getattr(found, name) for name in (*GRID, "zero")], axis=1)  # fastest first
     grids = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])[:REFINED]]
     blocks = []
     ep_overlap = (False,) if False in space.ep_overlap else space.ep_overlap
@@ -60,56 +62,36 @@ def _on_some_layers(question: Question, space: Space, counted: Counted, best: Be
         yield join(blocks)
 
 
-def _promising(question: Question, space: Space, counted: Counted, best: Best, timelines: Timelines) -> Iterator[Layouts]:
+def _promising(question: Question, space: Space, counted: Counted, timelines: Timelines) -> Iterator[Layouts]:
     """Yield what spends no time to save memory, then recompute and offload on what could still be among the best."""
-    limit = _Limit(best, timelines)
     found: list[Layouts] = []
-    steps: list[NDArray[np.float64]] = []
+    bounds: list[NDArray[np.float64]] = []
     for x in layouts_of(question, bare(space), counted):
         yield x
-        step = price_time(question.model, question.cluster, question.workload, on_device(x), timelines.rates).step
-        near = timelines.least_s(x, step) <= limit.now()
-        _leave_out(counted, int((~near).sum()))
+        time = price_time(question.model, question.cluster, question.workload, on_device(x), timelines.rates)
+        least = least_steps(time, timelines.limit_s * (1 + TIE))
+        near = timelines.near(x, least)
+        _leave_out(counted, len(x) - len(near))
         found.append(x.take(near))
-        steps.append(step[near])
+        bounds.append(least[near])
     if not found:
         return
-    everything, step = join(found), np.concatenate(steps)
-    near = timelines.least_s(everything, step) <= limit.now()
-    timelines.look_at_cuts(everything.take(near), step[near])
-    least = timelines.least_s(everything, step)
+    everything, least = join(found), np.concatenate(bounds)
     order = np.argsort(least, kind="stable")
     everything, least = everything.take(order), least[order]
     savings = Savings.of(question, space)
     each = max(1, CHUNK // max(1, savings.most))
     blocks: list[Layouts] = []
     for start in range(0, len(least), each):
-        if least[start] > limit.now():
-            _leave_out(counted, len(least) - start)
-            break
-        blocks.append(keep(savings.on(everything.take(slice(start, start + each))), question, counted))
+        block, bound = everything.take(slice(start, start + each)), least[start : start + each]
+        near = timelines.near(block, bound)
+        _leave_out(counted, len(block) - len(near))
+        blocks.append(keep(savings.on(block.take(near)), question, counted))
         if sum(map(len, blocks)) >= CHUNK // 2:
             yield join(blocks)
             blocks = []
     if any(len(block) for block in blocks):
         yield join(blocks)
-
-
-@dataclasses.dataclass
-class _Limit:
-    """The step above which nothing can be shown any more, by the timelines of the best rows so far."""
-
-    best: Best
-    timelines: Timelines
-    seen: Layouts | None = None
-    slowest: float = float("inf")  # of the grids that would be shown
-
-    def now(self) -> float:
-        """Return it as of now."""
-        found = self.best()
-        if found and found[0] is not self.seen:
-            self.seen, self.slowest = found[0], self.timelines.limit_s(*found, self.slowest)
-        return self.slowest * (1 + TIE)
 
 
 def on_device(x: Layouts) -> Layouts:

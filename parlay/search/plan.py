@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
+from parlay.estimate.least import least_steps
 from parlay.estimate.memory_rows import overlap_bytes
 from parlay.estimate.offload import host_has_room
 from parlay.estimate.pipes import Pipes
+from parlay.estimate.shard import distinct
 from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -21,10 +23,10 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
-from parlay.search.explore import explored
+from parlay.search.explore import CHUNK, REFINED, explored
 from parlay.search.levers import cheapest_lever
 from parlay.search.sensitivity import Change, Sensitivity, most_helpful, sensitivities
-from parlay.search.shortlist import TIE, Timelines, near_best
+from parlay.search.shortlist import GRID, TIE, Timelines
 from parlay.search.space import Counted, Space, join
 from parlay.search.spaces import default_space
 
@@ -176,14 +178,15 @@ def with_overlap(workload: Workload) -> Workload:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Kept:
-    """Some layouts with their step [s] and peak memory [B]."""
+    """Some layouts with their step by closed form, the least that it can be [s], and peak memory [B]."""
 
     layouts: Layouts
     step: Array
+    least: Array
     peak: Array
 
     def take(self, index: NDArray[np.int64]) -> _Kept:
-        return _Kept(self.layouts.take(index), self.step[index], self.peak[index])
+        return _Kept(self.layouts.take(index), self.step[index], self.least[index], self.peak[index])
 
     def and_(self, other: _Kept | None) -> _Kept:
         if other is None:
@@ -191,6 +194,7 @@ class _Kept:
         return _Kept(
             join([other.layouts, self.layouts]),
             np.concatenate([other.step, self.step]),
+            np.concatenate([other.least, self.least]),
             np.concatenate([other.peak, self.peak]),
         )
 
@@ -201,15 +205,15 @@ class _Found:
 
     counted: Counted
     timelines: Timelines
-    kept: tuple[_Kept, _Kept] | None = None  # the best rows, and the front of time and memory
+    kept: tuple[_Kept, _Kept, _Kept] | None = None  # what can be shown, the front of time and memory, the fastest by closed form
     nearest: tuple[float, Layout] | None = None
     priced: int = 0
     fitting: int = 0
     interrupted: bool = False
 
-    def best(self) -> tuple[Layouts, Array] | None:
-        """Return the best rows so far with their steps."""
-        return (self.kept[0].layouts, self.kept[0].step) if self.kept else None
+    def best(self) -> Layouts | None:
+        """Return the fastest rows so far by closed form."""
+        return self.kept[2].layouts if self.kept else None
 
 
 def _search(
@@ -225,18 +229,18 @@ def _search(
     """Price all layouts of `space`; memory for all, time for those that fit."""
     found = _Found(Counted(), Timelines(model, cluster, workload, rates, top))
     question = Question(model, cluster, workload, gpus)
+    spare: list[Layouts] = []
     try:
         for layouts in explored(question, space, found.counted, found.best, found.timelines):
-            over = _priced(question, space, rates, found, layouts, top)
+            over = _priced(question, space, rates, found, layouts)
             if space.overlap_if_it_fits:
                 buffers = overlap_bytes(model, cluster, workload, layouts)
-                spare = layouts.take(np.flatnonzero((over > 0) & (over <= buffers)))
-                if len(spare):
-                    apart = dataclasses.replace(spare, tp_overlap=np.zeros(len(spare), dtype=bool))
-                    found.counted.considered += len(apart)
-                    _priced(question, space, rates, found, apart, top)
+                spare.append(layouts.take(np.flatnonzero((over > 0) & (over <= buffers))))
+                if sum(map(len, spare)) > CHUNK:
+                    _without_overlap(question, space, rates, found, spare)
             if progress:
-                progress(found.priced, float(found.kept[0].step[0]) if found.kept else None, found.counted.share)
+                progress(found.priced, float(found.kept[2].step[0]) if found.kept else None, found.counted.share)
+        _without_overlap(question, space, rates, found, spare)
     except KeyboardInterrupt:
         if found.kept is None:
             raise
@@ -244,7 +248,16 @@ def _search(
     return found
 
 
-def _priced(question: Question, space: Space, rates: Rates, found: _Found, layouts: Layouts, top: int) -> Array:
+def _without_overlap(question: Question, space: Space, rates: Rates, found: _Found, spare: list[Layouts]) -> None:
+    """Price layouts without tensor-parallel overlap, of which only its buffers did not fit, and forget them."""
+    if any(len(x) for x in spare):
+        x = join([x for x in spare if len(x)])
+        found.counted.considered += len(x)
+        _priced(question, space, rates, found, dataclasses.replace(x, tp_overlap=np.zeros(len(x), dtype=bool)))
+    spare.clear()
+
+
+def _priced(question: Question, space: Space, rates: Rates, found: _Found, layouts: Layouts) -> Array:
     """Price memory of all and time of what fits, keep the best, and return the bytes that each layout holds too many."""
     model, cluster, workload = question.model, question.cluster, question.workload
     stages = stages_of(model, layouts, workload.global_batch, every=False)
@@ -256,8 +269,9 @@ def _priced(question: Question, space: Space, rates: Rates, found: _Found, layou
     if fits.any():
         fitting = layouts.take(fits)
         running, mine = stages.take(fits), pipes.take(fits)
-        step = price_time(model, cluster, workload, fitting, rates, stages=running, pipes=mine).step
-        found.kept = _merged(found.kept, _Kept(fitting, step, held.peak[fits]), top, wide=space.wide)
+        time = price_time(model, cluster, workload, fitting, rates, stages=running, pipes=mine)
+        least = least_steps(time, found.timelines.limit_s * (1 + TIE))
+        found.kept = _merged(found, _Kept(fitting, time.step, least, held.peak[fits]))
     else:
         _nearer(found, layouts, held.peak)
     found.counted.reject("host", int((~room).sum()))
@@ -274,15 +288,19 @@ def _nearer(found: _Found, layouts: Layouts, peak: Array) -> None:
         found.nearest = (float(peak[least]), layouts.one(least))
 
 
-def _merged(kept: tuple[_Kept, _Kept] | None, more: _Kept, top: int, *, wide: bool) -> tuple[_Kept, _Kept]:
-    """Return the best rows and the front of what was kept and `more` together."""
-    best, front = kept or (None, None)
-    return _best(more.and_(best), top, wide=wide), _front(more.and_(front))
+def _merged(found: _Found, more: _Kept) -> tuple[_Kept, _Kept, _Kept]:
+    """Return what was kept and `more` together: what can be shown, the front, and the fastest rows by closed form."""
+    best, front, fast = found.kept or (None, None, None)
+    found.timelines.look_at(more.layouts, more.least)
+    near = more.take(found.timelines.near(more.layouts, more.least)).and_(best)
+    return near.take(found.timelines.near(near.layouts, near.least)), _front(more.and_(front)), _fastest(more.and_(fast))
 
 
-def _best(rows: _Kept, top: int, *, wide: bool) -> _Kept:
-    """Return the rows that can still be shown, fastest first."""
-    return rows.take(near_best(rows.layouts, rows.step, rows.peak, top, wide=wide))
+def _fastest(rows: _Kept) -> _Kept:
+    """Return the fastest row of each of the fastest grids and ZeRO stages, as many as full recompute on some layers is tried on."""
+    rows = rows.take(np.argsort(rows.step, kind="stable"))
+    first, _ = distinct([getattr(rows.layouts, name) for name in (*GRID, "zero")])
+    return rows.take(np.sort(first)[:REFINED])
 
 
 def _front(rows: _Kept) -> _Kept:
@@ -304,8 +322,8 @@ def _rows(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found,
     """Return the best layout of each of the `top` best grids, with the reasons."""
     if found.kept is None:
         return ()
-    best = found.kept[0]
-    chosen = [best.layouts.one(i) for i in found.timelines.ranked(best.layouts, best.step)]
+    best = found.kept[0].layouts
+    chosen = [best.one(i) for i in found.timelines.ranked(best)]
     estimates = [estimate(model, cluster, workload, layout, rates=rates) for layout in chosen]
     estimates.sort(key=lambda e: e.step_s)
     first = estimates[0]
