@@ -16,6 +16,7 @@ MEANING = {
     "default": "datasheet peaks x default efficiencies",
     "assumed": "an assumption",
 }
+MEANING_OF_BYTES = MEANING | {"default": "default sizes of the libraries' buffers"}  # no rate is behind a size
 LEAST_SHARE = 0.005  # of the step; what prints as 0 % is left out
 CONVENTION = {
     "megatron": "causal attention halved, LM head counted; recompute, router and padding not",
