@@ -15,6 +15,7 @@ import numpy as np
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import price_memory, price_time
 from parlay.estimate.offload import host_has_room
+from parlay.estimate.precision import check_precision
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -176,6 +177,7 @@ def ladder(
     rates: Rates | None = None,
 ) -> Ladder:
     """Return the largest shape of the family on every rung, and with `context_of` that model's longest sequence there."""
+    check_precision(cluster.device, workload.precision)
     shapes, rates = family(experts), rates or rates_for(cluster)
     workload = whole_batch(workload, gpus)
     steps, index = [], -1
@@ -194,6 +196,7 @@ def model_ladder(
     model: ModelSpec, cluster: Cluster, gpus: int, workload: Workload, *, most_gpus: int = 16384, rates: Rates | None = None
 ) -> Ladder:
     """Return, for one model, the fewest GPUs (a power of two) and the longest sequence on `gpus` GPUs, rung by rung."""
+    check_precision(cluster.device, workload.precision)
     experts = any(kind.mlp.kind == "moe" for kind in model.kinds.values())
     rates = rates or rates_for(cluster)
     workload = whole_batch(workload, gpus)
