@@ -45,12 +45,26 @@ def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
     )
     out = wrap(page.bold(head), page)
     out += wrap(f"{what}; {w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}", page)
+    out += wrap(batch_note(found), page) if batch_note(found) else []
     out += ["", *_bars(found, page), "", *_table(found, page, context_of)]
     if found.growing:
         out += wrap(
             "Every rung allows what the rungs above it allow, and one thing more; layouts are the fastest that fit.", page
         )
     return out
+
+
+def batch_note(found: Ladder) -> str:
+    """Return why the batch is not the one that was asked for, nothing where it is."""
+    asked, taken = found.asked_batch, found.workload.global_batch
+    if asked in (0, taken):
+        return ""
+    why = (
+        f"is less than a sequence for each of {found.gpus:,} GPUs"
+        if asked < found.gpus
+        else f"is no multiple of {found.gpus:,} GPUs"
+    )
+    return f"note: a global batch of {asked:,} {why}, which data parallelism alone would need; {taken:,} is taken"
 
 
 def _bars(found: Ladder, page: Page) -> list[str]:
@@ -118,6 +132,14 @@ def serving_lines(found: Serving, page: Page) -> list[str]:
     return out
 
 
+def interrupted_lines(ladders: Sequence[Ladder], served: Sequence[Serving], asked: int, page: Page) -> list[str]:
+    """Return what is missing from answers that were interrupted: rungs of the last one, and the rest of the `asked`."""
+    cut, done = any(x.interrupted for x in ladders), len(ladders) + len(served)
+    last = "the last one lacks further rungs" if cut else ""
+    rest = f"{asked - done} of {asked} answers are missing" if asked > done else ""
+    return wrap(f"Interrupted: {' and '.join(filter(None, (last, rest)))}.", page)
+
+
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
@@ -148,6 +170,8 @@ class LadderDocument(_Document):
     global_batch_sequences: int
     memory_limit_bytes: float
     steps: list[StepDocument]
+    asked_batch_sequences: int  # what was asked for; another one is taken where the GPUs cannot share it
+    note: str = ""  # why the batch is another one
 
 
 class SplitDocument(_Document):
@@ -187,11 +211,13 @@ class LadderReport(_Document):
     parlay_version: str = __version__
     ladders: list[LadderDocument]
     serving: list[ServingDocument]
+    interrupted: bool = False
 
 
-def ladder_report(ladders: Sequence[Ladder], served: Sequence[Serving] = ()) -> LadderReport:
+def ladder_report(ladders: Sequence[Ladder], served: Sequence[Serving] = (), *, interrupted: bool = False) -> LadderReport:
     """Return the whole document of ladders and of what can be served."""
-    return LadderReport(ladders=[_ladder_document(x) for x in ladders], serving=[_serving_document(x) for x in served])
+    each, split = [_ladder_document(x) for x in ladders], [_serving_document(x) for x in served]
+    return LadderReport(ladders=each, serving=split, interrupted=interrupted)
 
 
 def _ladder_document(x: Ladder) -> LadderDocument:
@@ -207,6 +233,7 @@ def _ladder_document(x: Ladder) -> LadderDocument:
     return LadderDocument(
         cluster=x.cluster.id, gpus=x.gpus, family=x.family, growing=x.growing, seq_len=x.workload.seq_len,
         global_batch_sequences=x.workload.global_batch, memory_limit_bytes=x.limit_bytes, steps=steps,
+        asked_batch_sequences=x.asked_batch or x.workload.global_batch, note=batch_note(x),
     )  # fmt: skip
 
 
