@@ -88,7 +88,7 @@ def ladder(
     _say(ladders, served, context, json, len(asked) if interrupted else 0)
     if interrupted:
         raise KeyboardInterrupt
-    fits = any(s.layout for x in ladders for s in x.steps) or any(s.batch for x in served for s in x.splits)
+    fits = any(s.layout for x in ladders for s in x.steps) or any(s.fits for x in served for s in x.splits)
     if not fits:
         raise typer.Exit(1)
 
@@ -118,8 +118,7 @@ def _model(name: str | None) -> ModelSpec | None:
 def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool) -> Serving:
     from parlay.search.serving import serve
 
-    weights = "fp8" if workload.precision in ("fp8", "fp8-blockwise", "mxfp8") else "bf16"
-    return serve(cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=weights)
+    return serve(cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=workload.precision)
 
 
 def _ladder(

@@ -240,6 +240,13 @@ def test_check_holds_a_layout_to_the_device_whatever_the_budget_allows(parlay, r
         assert [x["name"] for x in found if not x["kept"]] == ["device_memory_gib"]
 
 
+def test_a_recurrent_model_shows_its_state(parlay):
+    """Mamba 2.8B: 64 layers x 5,120 channels x 19 elements of two bytes: 11.9 MiB a sequence, and no keys and values."""
+    assert "state of recurrent layers, as vLLM keeps it: 11.9 MiB a sequence" in parlay("models", "show", "mamba-2.8b").out
+    assert parlay("models", "show", "mamba-2.8b", "--json").document["recurrent_state_bytes"] == 64 * 5120 * 19 * 2
+    assert "state of recurrent" not in parlay("models", "show", "llama-3.1-8b").out
+
+
 def test_no_term_of_memory_rests_on_a_rate(parlay):
     terms = [parlay("explain", name, *QUESTION[:3], *LAYOUT).out for name in ("memory.allocated", "memory.caches.workspaces")]
     for text in terms:
