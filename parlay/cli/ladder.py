@@ -10,6 +10,8 @@ from parlay.cli import flags, output
 from parlay.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from parlay.hardware.spec import Cluster
     from parlay.layouts.workload import Workload
     from parlay.models.spec import ModelSpec
@@ -33,7 +35,12 @@ def ladder(
         bool, typer.Option("--serve", help="Ask what can be served instead: batch x context under tp, pp, ep.")
     ] = False,
     seq_len: flags.SeqLen = None,
-    global_batch: flags.GlobalBatch = None,
+    global_batch: Annotated[
+        str | None,
+        typer.Option(
+            "--global-batch", metavar="SEQUENCES", help="Sequences per step, made a multiple of the GPUs. [default: 512]"
+        ),
+    ] = None,
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
     framework: flags.Framework = None,
@@ -42,7 +49,7 @@ def ladder(
 ) -> None:
     """Show the largest model that GPUs can train or serve.
 
-    Each rung says how much a step of parallelism adds. With --serve: weights, K/V cache and activations, the largest batch times context. --seq-len is the context.
+    Each rung says how much a step of parallelism adds. With --serve: weights, K/V cache and activations, the largest batch times context. --seq-len is the context, --precision the format of the weights; options of training are refused.
 
     Example: parlay ladder --on dgx-a100-40gb,dgx-a100 --gpus 8,16
     """
@@ -60,17 +67,46 @@ def ladder(
             where="--model",
             hint="leave one out",
         )
+    if serve:
+        _refuse_training(context_of, global_batch, optimizer, framework, rates)
     chosen, context = _model(model), _model(context_of)
-    ladders, served = [], []
-    for cluster, count in asked:
-        if serve:
-            served.append(_serve(cluster, count, workload, chosen, experts))
-        else:
-            ladders.append(_ladder(cluster, count, workload, chosen, context, experts, rates_of(rates, cluster)))
-    _say(ladders, served, context, json)
-    fits = any(s.layout for x in ladders for s in x.steps) or any(s.batch for x in served for s in x.splits)
+    ladders: list[Ladder] = []
+    served: list[Serving] = []
+    interrupted = False
+    try:
+        for cluster, count in asked:
+            if serve:
+                served.append(_serve(cluster, count, workload, chosen, experts))
+            else:
+                ladders.append(_ladder(cluster, count, workload, chosen, context, experts, rates_of(rates, cluster)))
+                if ladders[-1].interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        if not ladders and not served:
+            raise
+        interrupted = True
+    _say(ladders, served, context, json, len(asked) if interrupted else 0)
+    if interrupted:
+        raise KeyboardInterrupt
+    fits = any(s.layout for x in ladders for s in x.steps) or any(s.fits for x in served for s in x.splits)
     if not fits:
         raise typer.Exit(1)
+
+
+def _refuse_training(
+    context_of: str | None, global_batch: str | None, optimizer: str | None, framework: str | None, rates: Path | None
+) -> None:
+    """Raise UsageError where --serve meets an option that only training has."""
+    given = {
+        "--context-of": context_of, "--global-batch": global_batch, "--optimizer": optimizer, "--framework": framework, "--rates": rates,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(
+                f"--serve asks what can be served; {name} is about training",
+                where=name,
+                hint="leave one out; --serve takes --model or --experts, --seq-len and --precision",
+            )
 
 
 def _model(name: str | None) -> ModelSpec | None:
@@ -82,8 +118,7 @@ def _model(name: str | None) -> ModelSpec | None:
 def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool) -> Serving:
     from parlay.search.serving import serve
 
-    weights = "fp8" if workload.precision in ("fp8", "fp8-blockwise", "mxfp8") else "bf16"
-    return serve(cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=weights)
+    return serve(cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=workload.precision)
 
 
 def _ladder(
@@ -102,16 +137,18 @@ def _ladder(
     return ladder(cluster, gpus, workload, experts=experts, context_of=context, rates=rates)
 
 
-def _say(ladders: list[Ladder], served: list[Serving], context: ModelSpec | None, json: bool) -> None:
-    from parlay.report.ladder import ladder_lines, ladder_report, serving_lines
+def _say(ladders: list[Ladder], served: list[Serving], context: ModelSpec | None, json: bool, cut: int) -> None:
+    """Print the answers; `cut` is how many were asked for where the command was interrupted, else 0."""
+    from parlay.report.ladder import interrupted_lines, ladder_lines, ladder_report, serving_lines
 
     if json:
-        output.say_json(ladder_report(ladders, served).model_dump())
+        output.say_json(ladder_report(ladders, served, interrupted=cut > 0).model_dump())
         return
     page = output.page()
     lines = ladder_lines(ladders, page, context.name if context else "")
     for found in served:
         lines += [*([""] if lines else []), *serving_lines(found, page)]
+    lines += ["", *interrupted_lines(ladders, served, cut, page)] if cut else []
     output.say(lines)
 
 

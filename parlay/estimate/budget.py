@@ -13,6 +13,7 @@ from parlay.units import GIB
 
 AT_MOST = ("memory_gib", "step_s", "gpu_hours", "cost_usd")
 AT_LEAST = ("tokens_per_s_per_gpu", "mfu")
+DEVICE = "device_memory_gib"  # a limit that no budget names: what an allocator can reach on the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class Limit:
 
 
 def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | None, *, where: str) -> list[Limit]:
-    """Return every limit of `budget` with the estimate's value; the device's own memory is always one of them.
+    """Return the device's own memory, which no budget can raise, and then every limit of `budget` with the estimate's value.
 
     Raises UsageError for an unknown limit, a limit that is not a positive number, or one whose inputs are missing.
     """
-    results = [Limit("memory_gib", e.memory_limit_bytes / GIB, e.peak_bytes / GIB, True)] if "memory_gib" not in budget else []
+    results = [Limit(DEVICE, e.memory_limit_bytes / GIB, e.peak_bytes / GIB, True)]
     run = run_length(e, gpu_hour_usd)
     values = {
         "memory_gib": e.peak_bytes / GIB,

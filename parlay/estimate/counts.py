@@ -14,6 +14,7 @@ from parlay.errors import UnknownNameError
 from parlay.formulas import flops as flops_formulas
 from parlay.formulas import parameters as formula
 from parlay.formulas import parameters_state as state_formula
+from parlay.formulas import serving_state
 from parlay.models.spec import (
     DenseMlp,
     GatedDelta,
@@ -394,6 +395,23 @@ def kv_bytes(model: ModelSpec, context: int, *, batch: int = 1, element_bytes: f
         kept = context if unified_pages or window is None else min(window, context)
         total += _kv_elements(kind, 1) * kept
     return element_bytes * batch * total
+
+
+def state_bytes(kind: LayerKind, *, element_bytes: float = 2.0, tensor_parallel: int = 1) -> float:
+    """Return what one sequence keeps in one layer on a rank, however long it is: 0 but for recurrent mixers.
+
+    As vLLM keeps it: inputs of the convolution in the model's dtype, the state too unless the model asks for fp32.
+    """
+    x = kind.mixer
+    if not isinstance(x, Mamba1 | Mamba2 | GatedDelta):
+        return 0.0
+    fp32 = x.fp32_state or (isinstance(x, GatedDelta) and x.gate_rank is not None)
+    how = {"tensor": tensor_parallel, "state_bytes": 4.0 if fp32 else element_bytes, "conv_bytes": element_bytes}
+    if isinstance(x, Mamba1):
+        return float(serving_state.mamba1_state_bytes(x.inner, x.state, x.conv, 1, **how))
+    if isinstance(x, Mamba2):
+        return float(serving_state.mamba2_state_bytes(x.heads, x.head_dim, x.groups, x.state, x.conv, 1, **how))
+    return float(serving_state.delta_state_bytes(x.key_heads, x.value_heads, x.key_dim, x.value_dim, x.conv, 1, **how))
 
 
 def _kv_elements(kind: LayerKind, tensor_parallel: int) -> float:

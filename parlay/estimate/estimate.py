@@ -13,6 +13,7 @@ from parlay.estimate.counts import flops_per_token
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory import Memory, memory
 from parlay.estimate.pipes import Pipes
+from parlay.estimate.precision import check_precision, matmul_dtype
 from parlay.estimate.record import Expected, expected, features_of
 from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
@@ -27,16 +28,6 @@ from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
 
 MFU_CONVENTION = "megatron"  # causal attention halved, LM head counted, recompute not: see parlay.estimate.counts
-
-PEAK_OF_PRECISION = {
-    "fp32": "tf32",
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "fp8": "fp8",
-    "fp8-blockwise": "fp8",
-    "mxfp8": "fp8",
-    "nvfp4": "fp4",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,16 +138,11 @@ def price_time(
 
 
 def peak_flops(cluster: Cluster, workload: Workload) -> float:
-    """Return the dense datasheet peak [FLOP/s] of the precision's matmuls, or raise if the device lacks it."""
-    dtype = PEAK_OF_PRECISION[workload.precision]
-    peaks = cluster.device.flops_per_s
-    if dtype not in peaks:
-        raise UsageError(
-            f"{cluster.device.name} has no {dtype} matmul rate, so it cannot train in {workload.precision}",
-            where="precision",
-            hint=f"precision may be {', '.join(p for p, of in PEAK_OF_PRECISION.items() if of in peaks)}",
-        )
-    return float(peaks[dtype].value)
+    """Return the dense datasheet peak [FLOP/s] of the precision's matmuls, or raise if the device cannot train in it."""
+    check_precision(cluster.device, workload.precision)
+    dtype = matmul_dtype(cluster.device, workload.precision)
+    assert dtype is not None  # it was checked
+    return float(cluster.device.flops_per_s[dtype].value)
 
 
 def estimate(

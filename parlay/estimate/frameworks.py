@@ -234,10 +234,18 @@ def resolve(workload: Workload, device: Device) -> Settings:
     return _SETTINGS.get((workload, device), lambda: _resolved(workload, device))
 
 
+# What optimizers keep that have a format of their own, as parlay.estimate.memory_static prices them.
+MOMENTS_KEPT: dict[Optimizer, str] = {
+    "adamw-8bit": "optimizer moments in 8 bits, an fp32 scale for every 256 elements (bitsandbytes' default)",
+    "adafactor": "factored optimizer moments in fp32",
+}
+
+
 def _resolved(workload: Workload, device: Device) -> Settings:
     base, who, choose = DEFAULTS[workload.framework], workload.framework, _Chooser()
     grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient} ({who}'s default)")
-    moment = choose.of(workload.moment_dtype, base.moment, f"optimizer moments in {base.moment}")
+    kept = MOMENTS_KEPT.get(workload.optimizer, f"optimizer moments in {base.moment}")
+    moment = choose.of(workload.moment_dtype, base.moment, kept)
     master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
     loss = choose.of(workload.cross_entropy, base.cross_entropy, f"cross entropy {base.cross_entropy} ({who}'s default)")
     vocab = choose.of(workload.vocab_multiple, base.vocab_multiple, f"vocabulary padded to {base.vocab_multiple} x tp")

@@ -108,8 +108,9 @@ def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window:
     seconds, source = {}, ""
     for backward in (False, True):
         step = p.rates.attention(
-            queries, s.seq_len / s.ring, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward
-        )
+            queries, s.seq_len / s.ring, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward,
+            dtype=p.traits.wide_products,
+        )  # fmt: skip
         slower = p.traits.attention_backward if backward else p.traits.attention_forward
         seconds[backward], source = s.ring * step.seconds * slower, step.source
     modules = frozenset({"core_attention"})
@@ -126,9 +127,9 @@ def _unfused(p: Pricer, heads: Array, queries: Array, qk: float, v: float) -> li
     A mask saves nothing here: masked scores are computed and thrown away. The backward has two products for each.
     """
     s = p.shard
-    rows, modules = s.micro_batch * heads * queries, frozenset({"core_attention"})
-    scores = p.rates.gemm(rows, s.seq_len, qk, "bf16")  # one product a head, in one batched call
-    values = p.rates.gemm(rows, v, s.seq_len, "bf16")
+    rows, modules, wide = s.micro_batch * heads * queries, frozenset({"core_attention"}), p.traits.wide_products
+    scores = p.rates.gemm(rows, s.seq_len, qk, wide)  # one product a head, in one batched call
+    values = p.rates.gemm(rows, v, s.seq_len, wide)
     fwd = scores.seconds + values.seconds
     zero = np.zeros_like(fwd)
     drop = 2.5 if p.workload.dropout else 0.0  # read, write and a byte of mask more, in either direction
@@ -218,7 +219,7 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
         conv, state = 2.0 * m.key_heads * m.key_dim + inner, float(m.key_dim)
     chunk = 128.0  # tokens per block of the chunked scan; the kernels' common default (Mamba-2, section 6)
     scan_flops = n * inner / s.tp * (4 * state + 2 * chunk)  # two products with the state and one inside the chunk
-    plain = p.rates.gemm(n, inner / s.tp, scan_flops / (2 * n * inner / s.tp), "bf16")
+    plain = p.rates.gemm(n, inner / s.tp, scan_flops / (2 * n * inner / s.tp), p.traits.wide_products)
     scan = Priced(plain.seconds / SCAN_SHARE, "default")
     return [
         *p.casts("mixer input", n * h, gradient=n * wide / s.tp),
@@ -277,7 +278,7 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     branches = 2.0 if m.gated else 1.0
     moe = ("moe",)
     found = [
-        p.gemm("router", "experts", n, float(m.experts), h, moe, dtype="bf16"),
+        p.gemm("router", "experts", n, float(m.experts), h, moe, dtype=p.traits.wide_products),
         p.stream("router softmax and top-k", 17.0 * n * m.experts, "softmax", moe, group="experts", launches=6.0),
     ]
     if m.latent_width:

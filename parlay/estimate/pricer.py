@@ -74,7 +74,7 @@ class Pricer:
     def dtype(self) -> str:
         """The dtype of the linear layers' matmuls."""
         p = self.workload.precision
-        return FP8_PRECISIONS.get(p, p)
+        return self.traits.fp32_products if p == "fp32" else FP8_PRECISIONS.get(p, p)
 
     @cached_property
     def across_tensor(self) -> tuple[Priced, Priced, Priced]:

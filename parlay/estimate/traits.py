@@ -10,6 +10,7 @@ import dataclasses
 from typing import Literal
 
 from parlay.estimate.frameworks import capability_of
+from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
 from parlay.layouts.workload import Workload
@@ -93,6 +94,8 @@ class Traits:
     sends: tuple[float, float] | None = (
         None  # bytes/s of blocking sends, one after the other, in a domain and across; None: links'
     )
+    fp32_products: str = "fp32"  # the number format in which products of fp32 training run
+    wide_products: str = "bf16"  # and those that no precision makes narrower: attention, router
     early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again
 
 
@@ -119,8 +122,17 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         attention_backward=backward * older,
         async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
         sends=SENDS.get(workload.framework),
+        fp32_products=matmul_dtype(device, "fp32") or "fp32",
+        wide_products=_wide_products(workload, device),
         early_stop=_early_stop(workload),
     )
+
+
+def _wide_products(workload: Workload, device: Device) -> str:
+    """Return the number format of attention and router: fp32's own in fp32 training, else bf16, or fp16 where a device has no bf16."""
+    if workload.precision == "fp32":
+        return matmul_dtype(device, "fp32") or "fp32"
+    return "bf16" if "bf16" in device.flops_per_s else "fp16"
 
 
 def _host_factor(device: Device) -> float:

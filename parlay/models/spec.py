@@ -69,6 +69,9 @@ class Mamba2(Spec):
     conv: Positive = 4
     conv_bias: bool = True
     bias: bool = False
+    fp32_state: bool = (
+        False  # served with its state in fp32 rather than the model's dtype (mamba_ssm_cache_dtype, mamba_ssm_dtype)
+    )
 
 
 class Mamba1(Spec):
@@ -82,6 +85,7 @@ class Mamba1(Spec):
     conv_bias: bool = True
     bias: bool = False
     inner_norms: bool = False
+    fp32_state: bool = False
 
 
 class GatedDelta(Spec):
@@ -94,6 +98,7 @@ class GatedDelta(Spec):
     value_dim: Positive
     conv: Positive = 4
     gate_rank: Positive | None = None  # Kimi Delta Attention: decay per channel and output gate, both through this rank
+    fp32_state: bool = False  # vLLM keeps Kimi Delta Attention's in fp32 whatever this says
 
 
 class NoMixer(Spec):

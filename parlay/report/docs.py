@@ -116,7 +116,7 @@ both; values are written as in TOML, bare words are text. Unknown keys are refus
 | `gpu_hour_usd` | price of a GPU-hour; the cluster's own where it is absent |
 | `[training]` | the work, by the fields below |
 | `[layout]` | the layout, by the fields below |
-| `[budget]` | limits for `parlay check`: `memory_gib`, `step_s`, `gpu_hours`, `cost_usd` (at most), `tokens_per_s_per_gpu`, `mfu` (at least) |
+| `[budget]` | limits for `parlay check`: `memory_gib`, `step_s`, `gpu_hours`, `cost_usd` (at most), `tokens_per_s_per_gpu`, `mfu` (at least); the memory of the device is a limit without being named |
 
 A field without a default, or with `null`, takes what the framework documents; an estimate lists such choices as assumed.
 `global_tokens` may stand for `global_batch`.

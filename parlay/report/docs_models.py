@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from parlay.estimate.counts import flops_per_token, kv_bytes, kv_bytes_per_token, parameters
+from parlay.estimate.counts import flops_per_token, kv_bytes, kv_bytes_per_token, parameters, state_bytes
 from parlay.estimate.estimate import Estimate, estimate
 from parlay.formulas.experts import dispatch_sent_bytes, expert_flops
 from parlay.formulas.flops import attention_flops, state_flops, window_context
@@ -192,7 +192,9 @@ def hybrid() -> str:
         f"A Mamba-2 layer has {weights:,} weights ({_link('parameters_state', 'mamba2_parameters')}) and updates a state of "
         f"{inner:,} x {mamba.state}: {_link('flops', 'state_flops')} = {MAMBA_OPERATIONS} x {inner:,} x {mamba.state} = {_mega(state)} "
         f"MFLOPs a token, however long the sequence, where attention's scores grow with it. K/V are kept by the attention layers "
-        f"alone: {kv_bytes_per_token(model):,.0f} B a token, against {kv_bytes_per_token(plain):,.0f} B.\n\n" + table(head, rows)
+        f"alone: {kv_bytes_per_token(model):,.0f} B a token, against {kv_bytes_per_token(plain):,.0f} B. Served, the Mamba layers keep "
+        f"{show_bytes(names.count('mamba2') * state_bytes(model.kinds['mamba2']))} a sequence "
+        f"({_link('serving_state', 'mamba2_state_bytes')}).\n\n" + table(head, rows)
     )
 
 

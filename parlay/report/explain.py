@@ -11,7 +11,7 @@ from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.formulas.registry import Formula, find_formula
 from parlay.report.latex import plain, prose
-from parlay.report.sources import MEANING
+from parlay.report.sources import MEANING, MEANING_OF_BYTES
 from parlay.report.table import Column, Page, fields, render, wrap
 from parlay.units import show_bytes, show_rate, show_seconds, significant
 
@@ -86,7 +86,8 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
         pairs.append(("stage", f"{e.worst_stage}, the fullest"))
     share = f", {term.value / whole.value:.1%} of the whole" if whole.value and term is not whole else ""
     pairs.append(("value", quantity(term.value, term.unit) + share))
-    pairs.append(("source", f"{term.source}: from {MEANING[term.source]}"))
+    meaning = MEANING_OF_BYTES if term.unit == "bytes" else MEANING
+    pairs.append(("source", f"{term.source}: from {meaning[term.source]}"))
     pairs += [("note", term.note)] if term.note else []
     out = fields(pairs, page)
     if term.parts:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from parlay import __version__
+from parlay.estimate.memory_buffers import CONTEXT_BYTES
 from parlay.estimate.terms import Term
 from parlay.report.table import Column, Page, render, wrap
 from parlay.search.ladder import Ladder, Step
-from parlay.search.serving import Serving
-from parlay.units import GIB, show_bytes, show_count
+from parlay.search.serving import Serving, Split
+from parlay.units import GIB, MIB, show_bytes, show_count
 
 BAR = 30  # characters of the longest bar
 TERMS = {
@@ -45,12 +46,26 @@ def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
     )
     out = wrap(page.bold(head), page)
     out += wrap(f"{what}; {w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}", page)
+    out += wrap(batch_note(found), page) if batch_note(found) else []
     out += ["", *_bars(found, page), "", *_table(found, page, context_of)]
     if found.growing:
         out += wrap(
             "Every rung allows what the rungs above it allow, and one thing more; layouts are the fastest that fit.", page
         )
     return out
+
+
+def batch_note(found: Ladder) -> str:
+    """Return why the batch is not the one that was asked for, nothing where it is."""
+    asked, taken = found.asked_batch, found.workload.global_batch
+    if asked in (0, taken):
+        return ""
+    why = (
+        f"is less than a sequence for each of {found.gpus:,} GPUs"
+        if asked < found.gpus
+        else f"is no multiple of {found.gpus:,} GPUs"
+    )
+    return f"note: a global batch of {asked:,} {why}, which data parallelism alone would need; {taken:,} is taken"
 
 
 def _bars(found: Ladder, page: Page) -> list[str]:
@@ -97,25 +112,51 @@ def serving_lines(found: Serving, page: Page) -> list[str]:
     out += wrap(
         f"{found.title}; {found.context:,} tokens of context; weights {found.weight_dtype}, K/V cache {found.cache_dtype}", page
     )
+    stateful = any(s.state_bytes for s in found.splits)
     columns = [
         Column("tp"), Column("pp"), Column("ep"), Column("copies", drop=4), *([Column("largest", right=False)] if found.growing else []),
-        Column("weights GiB", drop=2), Column("activations GiB", drop=3), Column("KiB a token", drop=1), Column("batch"),
+        Column("weights GiB", drop=2), Column("activations GiB", drop=3), Column("cache GiB", drop=2), Column("KiB a token", drop=1),
+        *([Column("MiB a sequence", drop=1)] if stateful else []), Column("batch"),
         Column("batch x context"), Column("longest context"), Column("ms a token, alone"), Column("ms a token, full", drop=1),
     ]  # fmt: skip
     rows = []
     for s in found.splits:
         size = [show_count(s.parameters) if s.parameters else "nothing fits"] if found.growing else []
-        fits = s.batch > 0
+        sequence = [f"{s.state_bytes / MIB:.1f}"] if stateful else []
+        answer = [f"{s.batch:,}", f"{s.batch * found.context:,}"] if s.fits else ["-", "-"]
+        times = [f"{1e3 * s.alone_s:.2f}", f"{1e3 * s.full_s:.2f}"] if s.fits else ["-", "-"]
         rows.append([
             str(s.tp), str(s.pp), str(s.ep), str(s.copies), *size, f"{s.weight_bytes / GIB:.1f}", f"{s.activation_bytes / GIB:.1f}",
-            f"{s.token_bytes / 1024:.1f}", f"{s.batch:,}" if fits else "-", f"{s.batch * found.context:,}" if fits else "-",
-            f"{s.longest_context:,}" if s.longest_context else "-", f"{1e3 * s.alone_s:.2f}" if fits else "-",
-            f"{1e3 * s.full_s:.2f}" if fits else "-",
+            f"{s.cache_bytes / GIB:.1f}" if s.fits else "-", f"{s.token_bytes / 1024:.1f}", *sequence, *answer, _longest(found, s), *times,
         ])  # fmt: skip
     out += ["", *render(columns, rows, page), ""]
     for text in found.assumptions:
         out += wrap(f"- {text}", page, hang="  ")
+    if any(_beyond_the_model(found, s) for s in found.splits):
+        out += wrap("- (model): the positions that the model was made for; memory would hold more", page, hang="  ")
     return out
+
+
+def _beyond_the_model(found: Serving, s: Split) -> bool:
+    """Return whether memory holds a longer context than the model was made for."""
+    return found.positions is not None and (s.longest_context is None or s.longest_context > found.positions)
+
+
+def _longest(found: Serving, s: Split) -> str:
+    """Return the longest context, and what limits it where that is not memory."""
+    if _beyond_the_model(found, s):
+        return f"{found.positions:,} (model)"
+    if s.longest_context is None:
+        return "no limit in memory"
+    return f"{s.longest_context:,}" if s.longest_context else "-"
+
+
+def interrupted_lines(ladders: Sequence[Ladder], served: Sequence[Serving], asked: int, page: Page) -> list[str]:
+    """Return what is missing from answers that were interrupted: rungs of the last one, and the rest of the `asked`."""
+    cut, done = any(x.interrupted for x in ladders), len(ladders) + len(served)
+    last = "the last one lacks further rungs" if cut else ""
+    rest = f"{asked - done} of {asked} answers are missing" if asked > done else ""
+    return wrap(f"Interrupted: {' and '.join(filter(None, (last, rest)))}.", page)
 
 
 class _Document(BaseModel):
@@ -148,6 +189,8 @@ class LadderDocument(_Document):
     global_batch_sequences: int
     memory_limit_bytes: float
     steps: list[StepDocument]
+    asked_batch_sequences: int  # what was asked for; another one is taken where the GPUs cannot share it
+    note: str = ""  # why the batch is another one
 
 
 class SplitDocument(_Document):
@@ -161,10 +204,13 @@ class SplitDocument(_Document):
     weight_bytes: float
     activation_bytes: float
     token_bytes: float
+    state_bytes: float  # of a sequence, however long
+    cache_bytes: float  # of the whole batch
+    fits: bool
     batch_sequences: int
-    longest_context_tokens: int
-    token_alone_s: float
-    token_full_s: float
+    longest_context_tokens: int | None  # that memory holds; None: no limit in memory
+    token_alone_s: float | None
+    token_full_s: float | None
 
 
 class ServingDocument(_Document):
@@ -174,7 +220,12 @@ class ServingDocument(_Document):
     gpus: int
     title: str
     context_tokens: int
+    weight_dtype: str
+    cache_dtype: str
     memory_limit_bytes: float
+    usable_bytes: float
+    device_context_bytes: float  # context and kernels
+    model_context_tokens: int | None  # the longest context that the model was made for
     splits: list[SplitDocument]
     assumptions: list[str]
 
@@ -187,11 +238,13 @@ class LadderReport(_Document):
     parlay_version: str = __version__
     ladders: list[LadderDocument]
     serving: list[ServingDocument]
+    interrupted: bool = False
 
 
-def ladder_report(ladders: Sequence[Ladder], served: Sequence[Serving] = ()) -> LadderReport:
+def ladder_report(ladders: Sequence[Ladder], served: Sequence[Serving] = (), *, interrupted: bool = False) -> LadderReport:
     """Return the whole document of ladders and of what can be served."""
-    return LadderReport(ladders=[_ladder_document(x) for x in ladders], serving=[_serving_document(x) for x in served])
+    each, split = [_ladder_document(x) for x in ladders], [_serving_document(x) for x in served]
+    return LadderReport(ladders=each, serving=split, interrupted=interrupted)
 
 
 def _ladder_document(x: Ladder) -> LadderDocument:
@@ -207,6 +260,7 @@ def _ladder_document(x: Ladder) -> LadderDocument:
     return LadderDocument(
         cluster=x.cluster.id, gpus=x.gpus, family=x.family, growing=x.growing, seq_len=x.workload.seq_len,
         global_batch_sequences=x.workload.global_batch, memory_limit_bytes=x.limit_bytes, steps=steps,
+        asked_batch_sequences=x.asked_batch or x.workload.global_batch, note=batch_note(x),
     )  # fmt: skip
 
 
@@ -214,12 +268,14 @@ def _serving_document(x: Serving) -> ServingDocument:
     splits = [
         SplitDocument(
             tp=s.tp, pp=s.pp, ep=s.ep, copies=s.copies, parameters=s.parameters, weight_bytes=s.weight_bytes,
-            activation_bytes=s.activation_bytes, token_bytes=s.token_bytes, batch_sequences=s.batch, longest_context_tokens=s.longest_context,
-            token_alone_s=s.alone_s, token_full_s=s.full_s,
+            activation_bytes=s.activation_bytes, token_bytes=s.token_bytes, state_bytes=s.state_bytes, cache_bytes=s.cache_bytes,
+            fits=s.fits, batch_sequences=s.batch, longest_context_tokens=s.longest_context,
+            token_alone_s=s.alone_s if s.fits else None, token_full_s=s.full_s if s.fits else None,
         )
         for s in x.splits
     ]  # fmt: skip
     return ServingDocument(
-        cluster=x.cluster.id, gpus=x.gpus, title=x.title, context_tokens=x.context, memory_limit_bytes=x.limit_bytes, splits=splits,
-        assumptions=list(x.assumptions),
+        cluster=x.cluster.id, gpus=x.gpus, title=x.title, context_tokens=x.context, weight_dtype=x.weight_dtype, cache_dtype=x.cache_dtype,
+        memory_limit_bytes=x.limit_bytes, usable_bytes=x.usable_bytes, device_context_bytes=CONTEXT_BYTES, model_context_tokens=x.positions,
+        splits=splits, assumptions=list(x.assumptions),
     )  # fmt: skip

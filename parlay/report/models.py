@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parlay import __version__
-from parlay.estimate.counts import CONVENTIONS, flops_per_token, kv_bytes, kv_bytes_per_token, parameters
+from parlay.estimate.counts import CONVENTIONS, flops_per_token, kv_bytes, kv_bytes_per_token, parameters, state_bytes
 from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp
 from parlay.report.table import Column, Page, fields, render, wrap
 from parlay.units import show_bytes, show_count, show_rate
@@ -92,7 +92,15 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
     out += wrap(
         f"K/V cache in bf16: {kv_bytes_per_token(spec):,.0f} B a token; {show_bytes(cache)} at {seq_len:,} tokens{more}", page
     )
+    state = _state(spec)
+    if state:
+        out += wrap(f"state of recurrent layers, as vLLM keeps it: {show_bytes(state)} a sequence, however long", page)
     return out
+
+
+def _state(spec: ModelSpec) -> float:
+    """Return what a sequence keeps in recurrent layers."""
+    return sum(state_bytes(spec.kinds[name]) for name in spec.layer_names())
 
 
 def _means(name: str) -> list[str]:
@@ -115,6 +123,7 @@ def model_document(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
         "flops_per_token": {name: flops_per_token(spec, seq_len, convention=name) for name in CONVENTIONS},
         "kv_bytes_per_token": kv_bytes_per_token(spec),
         "kv_cache_bytes": kv_bytes(spec, seq_len),
+        "recurrent_state_bytes": _state(spec),
     }  # fmt: skip
 
 

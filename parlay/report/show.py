@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -277,13 +278,21 @@ def rate(value: float) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+ROUNDING = 6  # decimals of a crossing that are arithmetic rather than the last bits of its floats
+
+
+def _whole_tokens(crossing: float) -> str:
+    """Return the first whole number of tokens at or above a crossing; one fewer would not hide the transfer."""
+    return f"{math.ceil(round(crossing, ROUNDING)):,}" if math.isfinite(crossing) else f"{crossing}"
+
+
 def block_size_lines(shown: BlockSizes, title: str, traffic: LayerTraffic, marked: int, page: Page) -> list[str]:
     """Return compute and transfer time by block size, the crossing marked between two rows, and what a layer sends."""
     rows, crossed = [], False
     for block in shown.blocks:
         if block.tokens >= shown.crossing_tokens and not crossed:
             crossed = True
-            rows.append(["-> " + f"{shown.crossing_tokens:,.0f}", "", "", "", "", "as long"])
+            rows.append(["-> " + _whole_tokens(shown.crossing_tokens), "", "", "", "", "as long"])
         name = f"* {block.tokens:,}" if block.tokens == marked else f"{block.tokens:,}"
         state = "hidden" if block.hidden else "exposed"
         rows.append([name, rate(block.flops), _ms(block.compute_s), size(block.transfer_bytes), _ms(block.transfer_s), state])
@@ -292,8 +301,8 @@ def block_size_lines(shown: BlockSizes, title: str, traffic: LayerTraffic, marke
     ]  # fmt: skip
     out = [page.bold(title), "", *render(columns, rows, page), ""]
     texts = [
-        f"-> the smallest block whose transfer hides: {shown.crossing_tokens:,.0f} tokens, in the backward pass "
-        f"{shown.crossing_backward_tokens:,.0f}",
+        f"-> the smallest block whose transfer hides: {_whole_tokens(shown.crossing_tokens)} tokens, in the backward pass "
+        f"{_whole_tokens(shown.crossing_backward_tokens)}",
         f"* a layer at this block: the ring sends {size(traffic.ring_bytes)} a GPU, Ulysses {size(traffic.ulysses_bytes)}, which nothing "
         f"hides (ring / Ulysses = {traffic.ring_over_ulysses:.3g})",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from parlay.estimate.estimate import Estimate
+from parlay.estimate.precision import matmul_dtype
 from parlay.report.table import Page, wrap
 from parlay.units import significant
 
@@ -16,6 +17,7 @@ MEANING = {
     "default": "datasheet peaks x default efficiencies",
     "assumed": "an assumption",
 }
+MEANING_OF_BYTES = MEANING | {"default": "default sizes of the libraries' buffers"}  # no rate is behind a size
 LEAST_SHARE = 0.005  # of the step; what prints as 0 % is left out
 CONVENTION = {
     "megatron": "causal attention halved, LM head counted; recompute, router and padding not",
@@ -46,7 +48,9 @@ def accuracy_lines(e: Estimate, page: Page) -> list[str]:
     ranked = sorted(shares.items(), key=lambda kv: -kv[1])
     parts = [f"{value / e.step_s:.0%} {MEANING[name]}" for name, value in ranked if value >= LEAST_SHARE * e.step_s]
     out = wrap("step time from: " + "; ".join(parts), page, hang="  ")
-    peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {e.workload.precision}"
+    precision = e.workload.precision
+    format_ = matmul_dtype(e.cluster.device, precision) if precision == "fp32" else precision
+    peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {format_}"
     counted = CONVENTION[e.mfu_convention]
     if e.model.mtp_layers:
         counted = counted.replace("LM head counted", "LM head and multi-token prediction counted")

@@ -7,7 +7,7 @@ which any layout fits, so sizes never shrink from rung to rung.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import price_memory, price_time
 from parlay.estimate.offload import host_has_room
+from parlay.estimate.precision import check_precision
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -70,6 +71,8 @@ class Ladder:
     limit_bytes: float
     steps: tuple[Step, ...]
     growing: bool = True  # sizes grow from rung to rung; False: one model is given
+    asked_batch: int = 0  # what was asked; the workload's is what the GPUs can share
+    interrupted: bool = False  # the climb was stopped; the steps are the rungs so far
 
 
 def shape(hidden: int, layers: int, *, experts: bool = False) -> ModelSpec:
@@ -176,37 +179,59 @@ def ladder(
     rates: Rates | None = None,
 ) -> Ladder:
     """Return the largest shape of the family on every rung, and with `context_of` that model's longest sequence there."""
-    shapes, rates = family(experts), rates or rates_for(cluster)
+    check_precision(cluster.device, workload.precision)
+    shapes, rates, asked = family(experts), rates or rates_for(cluster), workload.global_batch
     workload = whole_batch(workload, gpus)
-    steps, index = [], -1
-    for rung in rungs(gpus, experts=experts, framework=workload.framework):
-        index = largest(len(shapes), lambda i, r=rung: fits(shapes[i], cluster, workload, gpus, r), start=index)  # type: ignore[misc]
-        model = shapes[index] if index >= 0 else None
-        step = best_step(model, cluster, workload, gpus, rung, rates)
-        if context_of is not None:
-            step = dataclasses.replace(step, longest_context=longest_context(context_of, cluster, workload, gpus, rung))
-        steps.append(step)
+    index = -1
+
+    def price(rung: Rung) -> Step:
+        nonlocal index
+        index = largest(len(shapes), lambda i: fits(shapes[i], cluster, workload, gpus, rung), start=index)
+        step = best_step(shapes[index] if index >= 0 else None, cluster, workload, gpus, rung, rates)
+        if context_of is None:
+            return step
+        return dataclasses.replace(step, longest_context=longest_context(context_of, cluster, workload, gpus, rung))
+
+    steps, interrupted = climb(rungs(gpus, experts=experts, framework=workload.framework), price)
     name = f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
-    return Ladder(cluster, gpus, workload, name, cluster.device.memory.allocatable.value, tuple(steps))
+    limit = cluster.device.memory.allocatable.value
+    return Ladder(cluster, gpus, workload, name, limit, steps, asked_batch=asked, interrupted=interrupted)
+
+
+def climb(up: Sequence[Rung], price: Callable[[Rung], Step]) -> tuple[tuple[Step, ...], bool]:
+    """Return the steps of the rungs in turn; a KeyboardInterrupt ends them with those so far, if any, and True."""
+    steps: list[Step] = []
+    for rung in up:
+        try:
+            steps.append(price(rung))
+        except KeyboardInterrupt:
+            if not steps:
+                raise
+            return tuple(steps), True
+    return tuple(steps), False
 
 
 def model_ladder(
     model: ModelSpec, cluster: Cluster, gpus: int, workload: Workload, *, most_gpus: int = 16384, rates: Rates | None = None
 ) -> Ladder:
     """Return, for one model, the fewest GPUs (a power of two) and the longest sequence on `gpus` GPUs, rung by rung."""
+    check_precision(cluster.device, workload.precision)
     experts = any(kind.mlp.kind == "moe" for kind in model.kinds.values())
-    rates = rates or rates_for(cluster)
+    rates, asked = rates or rates_for(cluster), workload.global_batch
     workload = whole_batch(workload, gpus)
-    steps = []
-    for rung in rungs(gpus, experts=experts, framework=workload.framework):
+
+    def price(rung: Rung) -> Step:
         powers = [1] if rung.name == "one GPU" else [2**i for i in range(most_gpus.bit_length()) if 2**i <= most_gpus]
         fewest = next((n for n in powers if fits(model, cluster, whole_batch(workload, n), n, rung)), None)
         step = (
             best_step(model, cluster, workload, gpus, rung, rates) if fits(model, cluster, workload, gpus, rung) else _none(rung)
         )
         context = longest_context(model, cluster, workload, gpus, rung)
-        steps.append(dataclasses.replace(step, fewest_gpus=fewest, longest_context=context))
-    return Ladder(cluster, gpus, workload, model.name, cluster.device.memory.allocatable.value, tuple(steps), growing=False)
+        return dataclasses.replace(step, fewest_gpus=fewest, longest_context=context)
+
+    steps, interrupted = climb(rungs(gpus, experts=experts, framework=workload.framework), price)
+    limit = cluster.device.memory.allocatable.value
+    return Ladder(cluster, gpus, workload, model.name, limit, steps, growing=False, asked_batch=asked, interrupted=interrupted)
 
 
 def whole_batch(workload: Workload, gpus: int) -> Workload:

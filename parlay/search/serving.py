@@ -11,17 +11,30 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.counts import parameters
+from parlay.estimate.counts import parameters, state_bytes
 from parlay.estimate.local import local_parameters
 from parlay.estimate.memory_buffers import CONTEXT_BYTES
+from parlay.estimate.precision import check_precision
 from parlay.estimate.stages import Stages, stages_of
 from parlay.formulas import activations, serving
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import RULES, Question, divisors
+from parlay.layouts.vocabulary import Precision
 from parlay.layouts.workload import Workload
-from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp
+from parlay.models.spec import (
+    DenseMlp,
+    GatedDelta,
+    GroupedAttention,
+    LatentAttention,
+    LayerKind,
+    Mamba1,
+    Mamba2,
+    ModelSpec,
+    MoeMlp,
+)
 from parlay.search.ladder import EXPERTS, TOP_K, family, largest
+from parlay.units import GIB
 
 Array = NDArray[np.float64]
 
@@ -29,15 +42,20 @@ UTILIZATION = 0.9  # vLLM's gpu_memory_utilization default (vllm/engine/arg_util
 LARGE_MEMORY_BYTES = 70 * 2**30  # vLLM get_batch_defaults: from here on (A100 apart) an API server batches 8,192 tokens
 LARGE_BATCH_TOKENS, SMALL_BATCH_TOKENS = 8192, 2048
 SAMPLED = 8.0  # of a full forward's tokens at most every eighth is sampled (there: 1,024 or 256 sequences a batch)
-BYTES = {"bf16": 2.0, "fp8": 1.0}
+# Bytes of a weight, its share of a scale included: an fp32 scale for 128 x 128 (fp8-blockwise), a byte for 32 (OCP MX) and for 16
+# (NVFP4), one for a whole matrix (fp8).
+WEIGHT_BYTES: dict[Precision, float] = {
+    "fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8-blockwise": 1.0 + 4 / 128**2, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16,
+}  # fmt: skip
+WIDE: tuple[Precision, ...] = ("fp32", "fp16", "bf16")  # cache and activations are as wide; bf16 beside narrower weights
 SCORE_BYTES = 4.0  # logits are turned to fp32 for sampling
-LONGEST = 1 << 27  # tokens; contexts are searched up to here
+LONGEST = 1 << 40  # tokens; a cache that has room for so many does not grow
 SPLIT_RULES = {"gpus", "heads", "kv_heads", "kv_copies", "width", "scale_up", "experts", "expert_grid", "layers"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Split:
-    """One way to serve, per GPU of the fullest stage; `batch` sequences of the asked context fit on one copy."""
+    """One way to serve, per GPU of the stage that limits the batch; `batch` sequences of the asked context fit on one copy."""
 
     tp: int
     pp: int
@@ -47,10 +65,17 @@ class Split:
     weight_bytes: float
     activation_bytes: float
     token_bytes: float  # of one token at the asked context, windows seen
+    state_bytes: float  # of one sequence, however long: recurrent mixers
+    cache_bytes: float  # of all sequences of the batch
     batch: int
-    longest_context: int  # of one sequence alone
+    longest_context: int | None  # of one sequence alone; None where memory sets no limit
     alone_s: float  # of a token, one sequence of the asked context
     full_s: float  # of a token of each of `batch` sequences
+
+    @property
+    def fits(self) -> bool:
+        """Whether one sequence of the asked context fits."""
+        return self.batch > 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,36 +92,54 @@ class Serving:
     limit_bytes: float
     splits: tuple[Split, ...]
     assumptions: tuple[str, ...]
+    positions: int | None = None  # the longest context that a given model was made for
+
+    @property
+    def usable_bytes(self) -> float:
+        """What the engine uses of a GPU: weights, activations, cache, and what the device's context takes."""
+        return UTILIZATION * self.limit_bytes
 
 
 def serve(
     cluster: Cluster, gpus: int, context: int, *, model: ModelSpec | None = None, experts: bool = False,
-    weight_dtype: str = "bf16", cache_dtype: str = "bf16",
+    weight_dtype: Precision = "bf16",
 ) -> Serving:  # fmt: skip
     """Return every split of `gpus` GPUs: the largest batch of `model` at `context`, or the largest shape of the family."""
+    check_precision(cluster.device, weight_dtype, "serve")
     shapes = (model,) if model else family(experts)
-    batched = batch_tokens(cluster)
+    batched, cache_dtype = batch_tokens(cluster), weight_dtype if weight_dtype in WIDE else "bf16"
     found = []
     for split in splits(shapes[-1], cluster, gpus):
-        priced = _Priced(cluster, gpus, context, batched, split, BYTES[weight_dtype], BYTES[cache_dtype])
+        priced = _Priced(cluster, gpus, context, batched, split, WEIGHT_BYTES[weight_dtype], WEIGHT_BYTES[cache_dtype])
         able = [s for s in shapes if _can_be_cut(s, *split[:2])]
-        at = 0 if model else largest(len(able), lambda i, p=priced, x=able: p.of(x[i]).batch > 0)  # type: ignore[misc]
+        at = 0 if model else largest(len(able), lambda i, p=priced, x=able: p.of(x[i]).fits)  # type: ignore[misc]
         found.append(priced.of(able[at]) if at >= 0 else _empty(*split, gpus))
     name = f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
-    title = model.name if model else f"largest of the {name} shapes"
     limit = float(cluster.device.memory.allocatable.value)
     return Serving(
-        cluster, gpus, title, model is None, context, weight_dtype, cache_dtype, limit, tuple(found), assumptions(batched)
-    )
+        cluster, gpus, model.name if model else f"largest of the {name} shapes", model is None, context, weight_dtype, cache_dtype, limit,
+        tuple(found), assumptions(batched, limit, weight_dtype, model), model.max_positions if model else None,
+    )  # fmt: skip
 
 
-def assumptions(batched: int) -> tuple[str, ...]:
+def assumptions(batched: int, limit_bytes: float, weight_dtype: Precision, model: ModelSpec | None) -> tuple[str, ...]:
     """Return what the figures rest on."""
-    return (
-        f"the engine uses {UTILIZATION:.0%} of a GPU's memory and takes at most {batched:,} tokens into one forward (vLLM's defaults)",
+    said = [
+        f"the engine uses {UTILIZATION:.0%} of a GPU's memory, {UTILIZATION * limit_bytes / GIB:.1f} GiB, for weights, activations, cache "
+        f"and {CONTEXT_BYTES / GIB:.1f} GiB of device context and kernels; it takes at most {batched:,} tokens into one forward (vLLM's "
+        "defaults)",
         "activations: the widest moment of one layer, or the logits; a page holds one token, so a few tokens less fit in practice",
         "times: reading weights and cache once at the datasheet's memory bandwidth; real engines take 1.4 to 1.9 times as long or more",
-    )
+    ]
+    if weight_dtype not in WIDE:
+        bits = 8 * WEIGHT_BYTES[weight_dtype]
+        said.append(f"all weights take {bits:.4g} bits, scales included; files often keep embedding and head in 16 bits")
+    if model and any(state_bytes(k) for k in model.kinds.values()):
+        said.append(
+            "a sequence's state in recurrent layers: convolution inputs as the cache, the rest too unless the model's file asks for fp32 "
+            "(vLLM's --mamba-ssm-cache-dtype auto); read and written for each token"
+        )
+    return tuple(said)
 
 
 def batch_tokens(cluster: Cluster) -> int:
@@ -138,7 +181,7 @@ def _mixtures(model: ModelSpec) -> list[MoeMlp]:
 
 
 def _empty(tp: int, pp: int, ep: int, gpus: int) -> Split:
-    return Split(tp, pp, ep, gpus // (tp * pp), 0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0.0)
+    return Split(tp, pp, ep, gpus // (tp * pp), 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +205,16 @@ class _Priced:
         stages = stages_of(model, layouts, copies)
         local = local_parameters(model, workload, layouts, stages)
         dense, expert = self.weight_bytes * local.dense[0], self.weight_bytes * local.expert[0]
-        active = activation_bytes(model, self.batched, tp, ep)
+        active = activation_bytes(model, self.batched, tp, ep, self.cache_bytes)
         room = self._room(dense + expert, active)
-        cache = self._cache(model, stages, self.context)
-        batch = int(np.min(np.floor(room / np.maximum(cache, 1.0)))) if room.min() > 0 else 0
-        fullest = int(np.argmin(room - cache))
+        cache, state = self._cache(model, stages, self.context), self._state(model, stages)
+        each = np.maximum(cache + state, 1.0)
+        batch = int(np.min(np.floor(room / each))) if room.min() > 0 else 0
+        at = int(np.argmin(room / each) if room.min() > 0 else np.argmax(dense + expert))
+        alone, full = (self._floor(model, dense, expert, cache + 2 * state, n) for n in (1, max(batch, 1)))
         return Split(
-            tp, pp, ep, copies, parameters(model).total, float((dense + expert)[fullest]), active,
-            float(cache[fullest]) / self.context, batch, self._longest(model, stages, room),
-            self._floor(model, dense, expert, cache, 1), self._floor(model, dense, expert, cache, max(batch, 1)),
+            tp, pp, ep, copies, parameters(model).total, float((dense + expert)[at]), active, float(cache[at]) / self.context,
+            float(state[at]), batch * float(cache[at] + state[at]), batch, self._longest(model, stages, room), alone, full,
         )  # fmt: skip
 
     def _room(self, weights: Array, active: float) -> Array:
@@ -183,12 +227,22 @@ class _Priced:
         each = {n: layer_cache_bytes(k, context, self.split[0], self.cache_bytes) for n, k in model.kinds.items()}
         return np.asarray(sum(stages.layers[n][0] * each[n] for n in model.kinds))
 
-    def _longest(self, model: ModelSpec, stages: Stages, room: Array) -> int:
-        """Return the longest sequence whose cache fits alone; LONGEST where the cache does not grow."""
-        return max(largest(LONGEST + 1, lambda s: bool((self._cache(model, stages, s) <= room).all() and room.min() > 0)), 0)
+    def _state(self, model: ModelSpec, stages: Stages) -> Array:
+        """Return the bytes of one sequence on each stage that do not grow with it."""
+        each = {n: state_bytes(k, element_bytes=self.cache_bytes, tensor_parallel=self.split[0]) for n, k in model.kinds.items()}
+        return np.asarray(sum(stages.layers[n][0] * each[n] for n in model.kinds))
 
-    def _floor(self, model: ModelSpec, dense: Array, expert: Array, cache: Array, batch: int) -> float:
-        """Return the least seconds of one token of each sequence: all stages one after the other, experts as tokens choose them."""
+    def _longest(self, model: ModelSpec, stages: Stages, room: Array) -> int | None:
+        """Return the longest sequence whose cache fits alone; None where the cache does not grow."""
+        left = room - self._state(model, stages)
+        found = largest(LONGEST + 1, lambda s: bool((self._cache(model, stages, s) <= left).all() and room.min() > 0))
+        return None if found == LONGEST else max(found, 0)
+
+    def _floor(self, model: ModelSpec, dense: Array, expert: Array, moved: Array, batch: int) -> float:
+        """Return the least seconds of one token of each sequence: all stages one after the other, experts as tokens choose them.
+
+        `moved` is what a sequence reads and writes beside the weights on each stage.
+        """
         touched = 1.0
         mixtures = _mixtures(model)
         if mixtures:
@@ -197,11 +251,11 @@ class _Priced:
             shared = batch * (copies if self.split[2] > 1 else 1)  # all copies send their tokens to spread experts
             touched = float(serving.experts_touched(shared, m.top_k, m.experts)) / m.experts
         hbm = self.cluster.device.hbm_bytes_per_s.value
-        return float(np.sum(serving.decode_floor_s(dense + touched * expert, batch * cache, hbm)))
+        return float(np.sum(serving.decode_floor_s(dense + touched * expert, batch * moved, hbm)))
 
 
 def layer_cache_bytes(kind: LayerKind, context: int, tensor: int, element_bytes: float) -> float:
-    """Return the K/V bytes of one sequence in one layer on a rank. Recurrent states, fixed and small, are not counted."""
+    """Return the K/V bytes of one sequence in one layer on a rank; recurrent layers have a state instead."""
     x = kind.mixer
     if not isinstance(x, GroupedAttention | LatentAttention):
         return 0.0
@@ -211,26 +265,32 @@ def layer_cache_bytes(kind: LayerKind, context: int, tensor: int, element_bytes:
     return float(serving.grouped_kv_bytes(tokens, x.kv_heads, x.head_dim, 1, tensor=tensor, element_bytes=element_bytes))
 
 
-def activation_bytes(model: ModelSpec, tokens: int, tensor: int, expert: int) -> float:
-    """Return the widest moment of one forward of `tokens` tokens: a layer's inputs and its widest product, in bf16, or logits.
+def activation_bytes(model: ModelSpec, tokens: int, tensor: int, expert: int, element_bytes: float = 2.0) -> float:
+    """Return the widest moment of one forward of `tokens` tokens: a layer's inputs and its widest product, or logits.
 
-    Beside the residual and its norm stand the queries, keys, values and output of attention, or a feed-forward part's
-    two halves and their product; routed experts work on `top_k` copies of each token, spread over the expert ranks.
+    Beside the residual and its norm stand the queries, keys, values and output of attention, what a recurrent mixer projects its
+    input to and its scan's output, or a feed-forward part's two halves and their product; routed experts work on `top_k` copies of each token, spread over the expert ranks.
     """
     widest = 0.0
     for kind in model.kinds.values():
-        widest = max(widest, _attention_width(kind) / tensor, _feed_forward_width(kind, model.hidden, tensor, expert))
-    layer = activations.token_tensors(tokens, 2 * model.hidden + widest)
+        widest = max(widest, _mixer_width(kind) / tensor, _feed_forward_width(kind, model.hidden, tensor, expert))
+    layer = activations.token_tensors(tokens, 2 * model.hidden + widest, element_bytes=element_bytes)
     logits = activations.token_tensors(tokens / SAMPLED, model.vocab / tensor, element_bytes=SCORE_BYTES)
     return float(max(float(layer), float(logits)))
 
 
-def _attention_width(kind: LayerKind) -> float:
+def _mixer_width(kind: LayerKind) -> float:
     x = kind.mixer
     if isinstance(x, GroupedAttention):
         return float((2 * x.heads + 2 * x.kv_heads) * x.head_dim)
     if isinstance(x, LatentAttention):
         return float(x.heads * (2 * (x.nope_dim + x.rope_dim) + 2 * x.v_dim))
+    if isinstance(x, Mamba1):
+        return 3.0 * x.inner
+    if isinstance(x, Mamba2):
+        return 3.0 * x.heads * x.head_dim + 2.0 * x.groups * x.state + x.heads
+    if isinstance(x, GatedDelta):
+        return 2.0 * x.key_heads * x.key_dim + 3.0 * x.value_heads * x.value_dim + 2.0 * x.value_heads
     return 0.0
 
 

@@ -126,6 +126,10 @@ _WITHOUT = (
     ("memory traffic inside one rank is not counted", "optimizer_state.step_traffic_bytes roofline.matmul_intensity"),
     ("another program's estimate, kept to compare with", "optimizer_state.zero_infinity_estimate"),
     ("no latent attention in the room", "parameters.latent_attention_parameters serving.latent_kv_bytes"),
+    (
+        "no recurrent mixer in the room; tests/formulas list its tensors",
+        "serving_state.delta_state_bytes serving_state.mamba1_state_bytes serving_state.mamba2_state_bytes",
+    ),
     ("the logits of the router are drawn, not computed from tokens", "parameters.router_parameters"),
     (
         "a schedule that splits the backward pass or runs both ways: timed exactly by parlay.schedules, whose tests compare",

@@ -23,7 +23,7 @@ class Block:
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """Block sizes of a ring over one link; the crossing is the smallest block whose transfer is hidden, not rounded. [token]"""
+    """Block sizes of a ring over one link; the crossing is where a transfer takes as long as its compute, not rounded. [token]"""
 
     blocks: list[Block]
     crossing_tokens: float

@@ -221,11 +221,38 @@ def test_check(parlay, run_file):
     assert ran.document["kept"] is True
     broken = parlay("check", path, "--set", "budget.memory_gib=20", "--json")
     assert broken.code == 1
-    assert [x["kept"] for x in broken.document["limits"]] == [False]
+    assert {x["name"]: x["kept"] for x in broken.document["limits"]} == {"device_memory_gib": True, "memory_gib": False}
     text = parlay("check", path, "--set", "budget.memory_gib=20", "--set", "budget.step_s=1e9")
     assert text.code == 1
     assert "BROKEN" in text.out
-    assert "1 of 2 limits broken" in text.out
+    assert "1 of 3 limits broken" in text.out
+
+
+def test_check_holds_a_layout_to_the_device_whatever_the_budget_allows(parlay, run_file):
+    """132 GiB may be in the budget, but not in 79.2 GiB; `estimate` says no, so `check` must as well."""
+    run = 'model = "llama-3.1-70b"\ncluster = "dgx-h100"\ngpus = 64\n[layout]\ncp = 8\npp = 4\ndp = 2\n'
+    assert parlay("estimate", run_file(run)).code == 1
+    for budget, limits in (("", 1), ("[budget]\nmemory_gib = 160\n", 2), ("[budget]\nstep_s = 1e9\n", 2)):
+        ran = parlay("check", run_file(run + budget), "--json")
+        assert ran.code == 1
+        found = ran.document["limits"]
+        assert len(found) == limits
+        assert [x["name"] for x in found if not x["kept"]] == ["device_memory_gib"]
+
+
+def test_a_recurrent_model_shows_its_state(parlay):
+    """Mamba 2.8B: 64 layers x 5,120 channels x 19 elements of two bytes: 11.9 MiB a sequence, and no keys and values."""
+    assert "state of recurrent layers, as vLLM keeps it: 11.9 MiB a sequence" in parlay("models", "show", "mamba-2.8b").out
+    assert parlay("models", "show", "mamba-2.8b", "--json").document["recurrent_state_bytes"] == 64 * 5120 * 19 * 2
+    assert "state of recurrent" not in parlay("models", "show", "llama-3.1-8b").out
+
+
+def test_no_term_of_memory_rests_on_a_rate(parlay):
+    terms = [parlay("explain", name, *QUESTION[:3], *LAYOUT).out for name in ("memory.allocated", "memory.caches.workspaces")]
+    for text in terms:
+        assert "source default: from default sizes of the libraries' buffers" in " ".join(text.split())
+    step = parlay("explain", "step", *QUESTION[:3], *LAYOUT).out
+    assert "from datasheet peaks x default efficiencies" in " ".join(step.split())
 
 
 def test_compare(parlay):

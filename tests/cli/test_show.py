@@ -105,6 +105,18 @@ def test_block_size_is_example_d(parlay):
     assert "the ring sends 1.88 GB a GPU, Ulysses 470 MB, which nothing hides (ring / Ulysses = 4)" in whole
 
 
+def test_the_smallest_block_is_rounded_up(parlay):
+    """989e12 / 470e9 = 2,104.26: 2,104 tokens compute for less long than their transfer takes, 2,105 hide it."""
+    ran = parlay("show", "block-size", "--link", "470GB/s").out
+    assert "-> 2,105 " in ran
+    assert "hides: 2,105 tokens, in the backward pass 1,684" in ran
+    found = parlay("show", "block-size", "--link", "470GB/s", "--json").document["block_sizes"]
+    assert 2104 < found["crossing_tokens"] < 2105
+    for tokens, hidden in ((2104, False), (2105, True)):
+        row = parlay("show", "block-size", "--link", "470GB/s", "--ranks", 2, "--seq", 2 * tokens, "--json").document
+        assert next(b["hidden"] for b in row["block_sizes"]["blocks"] if b["tokens"] == tokens) is hidden
+
+
 def test_block_size_of_the_quick_check(parlay):
     """The lesson: causal, g = 4, 50 GB/s and 500 TFLOP/s: 5,000 tokens."""
     ran = parlay(

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from parlay.errors import UsageError
-from parlay.estimate.estimate import MFU_CONVENTION, PEAK_OF_PRECISION, estimate, peak_flops, price, price_memory, price_time
+from parlay.estimate.estimate import MFU_CONVENTION, estimate, price, price_memory, price_time
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
-from parlay.layouts.vocabulary import Precision
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
@@ -15,18 +14,6 @@ from parlay.rates.choose import rates_for
 LLAMA = load_model("llama-3.1-8b")
 H100 = load_cluster("dgx-h100")
 WORK = Workload(seq_len=8192, global_batch=64)
-
-
-def test_every_precision_has_a_peak_or_a_reason():
-    from typing import get_args
-
-    assert set(PEAK_OF_PRECISION) == set(get_args(Precision))
-    assert peak_flops(H100, WORK) == pytest.approx(989e12, rel=1e-3)
-    with pytest.raises(UsageError, match="no fp8 matmul rate") as caught:
-        peak_flops(load_cluster("dgx-a100"), Workload(precision="fp8"))
-    assert "bf16" in caught.value.hint
-    with pytest.raises(UsageError, match="no fp4"):
-        peak_flops(H100, Workload(precision="nvfp4"))
 
 
 def test_a_broken_layout_names_every_rule():

@@ -108,6 +108,16 @@ def test_optimizer_traffic():
     assert settings(optimizer="sgd").optimizer_traffic_bytes == 4 + 16 + 2
 
 
+def test_the_moments_that_are_said_are_those_that_are_priced():
+    def said(optimizer):
+        return next(t for t in settings(optimizer=optimizer).assumptions if "moments" in t)
+
+    assert "8 bits" in said("adamw-8bit")
+    assert "fp32 scale" in said("adamw-8bit")
+    assert said("adafactor") == "factored optimizer moments in fp32"
+    assert said("adamw") == "optimizer moments in fp32"
+
+
 def test_a_given_field_is_not_an_assumption():
     open_, given = settings().assumptions, settings(gradient_dtype="bf16", cross_entropy="te").assumptions
     assert any("gradients accumulate in fp32" in s for s in open_)

@@ -171,6 +171,16 @@ def test_nemotron_3_reads_the_pattern_of_letters():
     assert experts.activation == "relu2"
 
 
+@pytest.mark.parametrize(
+    ("name", "fp32"),
+    [("nemotron-3-nano-30b-a3b", True), ("qwen3.5-27b", True), ("qwen3.5-397b-a17b", True), ("qwen3-next-80b-a3b", False)],
+)
+def test_the_dtype_that_a_file_asks_of_its_states(name, fp32):
+    """Nemotron-3's mamba_ssm_cache_dtype and Qwen3.5's mamba_ssm_dtype are "float32"; Qwen3-Next's file says nothing."""
+    found = {kind.mixer.fp32_state for kind in load(name).kinds.values() if isinstance(kind.mixer, Mamba2 | GatedDelta)}
+    assert found == {fp32}
+
+
 def test_nemotron_super_prunes_attention_and_width_by_layer():
     spec = load("llama-3.3-nemotron-super-49b")
     kinds = [spec.kinds[name] for name in spec.layer_names()]

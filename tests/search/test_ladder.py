@@ -2,9 +2,12 @@
 
 import dataclasses
 import itertools
+import json
+import re
 
 import pytest
 
+import parlay.search.ladder as module
 from parlay.cli.main import main
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import estimate
@@ -200,3 +203,87 @@ def test_a_ladder_has_no_rung_that_the_framework_does_not_offer():
         "+ ZeRO-2", "+ ZeRO-3", "+ context parallel", "+ optimizer on the host", "+ activations on host",
     ]  # fmt: skip
     assert "+ context parallel" in names["nanotron"]
+
+
+def test_a_batch_that_is_not_the_asked_one_is_named(capsys):
+    """12 GPUs cannot share 100 sequences, nor 1,024 GPUs 512; what they can share is said in the table and in the document."""
+    for gpus, asked, taken, why in (
+        (12, 100, 96, "no multiple of 12 GPUs"),
+        (32, 16, 32, "less than a sequence for each of 32 GPUs"),
+    ):
+        found = model_ladder(load_model("llama-3.2-1b"), A100, gpus, Workload(global_batch=asked), most_gpus=1)
+        text = "\n".join(ladder_lines([found], Page()))
+        assert f"note: a global batch of {asked} is {why}" in text
+        assert f"; {taken} is taken" in text
+        document = ladder_report([found]).model_dump()["ladders"][0]
+        assert (document["asked_batch_sequences"], document["global_batch_sequences"]) == (asked, taken)
+        assert f"{taken} is taken" in document["note"]
+    kept = model_ladder(load_model("llama-3.2-1b"), A100, 8, Workload(global_batch=64), most_gpus=1)
+    assert "note:" not in "\n".join(ladder_lines([kept], Page()))
+    assert ladder_report([kept]).model_dump()["ladders"][0]["note"] == ""
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    """Let a ladder be interrupted when it prices its step number `after` + 1."""
+
+    real = module.best_step
+
+    def stop(after):
+        seen = []
+
+        def interrupted(*given):
+            seen.append(1)
+            if len(seen) > after:
+                raise KeyboardInterrupt
+            return real(*given)
+
+        monkeypatch.setattr(module, "best_step", interrupted)
+
+    return stop
+
+
+@pytest.mark.parametrize(
+    ("after", "rows", "missing"),
+    [
+        (12, 12, "1 of 2 answers are missing"),
+        (14, 14, "the last one lacks further rungs"),
+        (3, 3, "further rungs and 1 of 2 answers"),
+    ],
+)
+def test_an_interrupted_ladder_prints_what_is_done(stopping, capsys, after, rows, missing):
+    command = ["ladder", "--on", "dgx-a100-40gb", "--gpus", "8,16"]
+    stopping(after)
+    assert main(command) == 130
+    ran = capsys.readouterr()
+    assert len(re.findall(r"^(?:one GPU|data parallel|\+ .*?) +[\d.]+B +#", ran.out, re.MULTILINE)) == rows
+    assert missing in ran.out
+    assert ran.err == "interrupted\n"
+    stopping(after)
+    assert main([*command, "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert document["interrupted"] is True
+    assert sum(len(x["steps"]) for x in document["ladders"]) == rows
+
+
+def test_a_ladder_that_is_interrupted_at_once_has_nothing_to_print(stopping, capsys):
+    stopping(0)
+    assert main(["ladder", "--on", "dgx-a100-40gb", "--gpus", "8"]) == 130
+    assert tuple(capsys.readouterr()) == ("", "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--context-of", "llama-3.1-8b"),
+        ("--global-batch", "64"),
+        ("--optimizer", "sgd"),
+        ("--framework", "torchtitan"),
+        ("--rates", "x.json"),
+    ],
+)
+def test_serving_refuses_what_only_training_has(option, capsys):
+    assert main(["ladder", "--on", "dgx-a100", "--gpus", "8", "--serve", *option]) == 2
+    said = capsys.readouterr().err
+    assert f"error: {option[0]}: --serve asks what can be served; {option[0]} is about training" in said
+    assert "hint: leave one out" in said

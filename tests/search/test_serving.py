@@ -1,10 +1,13 @@
 """What can be served: cache sizes as published, room that an engine reported, and what every split must keep."""
 
 import itertools
+import json
 
 import pytest
 
-from parlay.estimate.counts import kv_bytes, parameters
+from parlay.cli.main import main
+from parlay.estimate.counts import kv_bytes, parameters, state_bytes
+from parlay.estimate.memory_buffers import CONTEXT_BYTES
 from parlay.hardware.load import load_cluster
 from parlay.models.load import load_model
 from parlay.search.ladder import family
@@ -51,7 +54,8 @@ def test_what_fits_fits_and_one_more_does_not(name, cluster):
     assert fitting
     for s in fitting:
         assert s.weight_bytes + s.activation_bytes + s.batch * s.token_bytes * context < budget
-        assert s.longest_context >= context
+        assert s.cache_bytes == pytest.approx(s.batch * s.token_bytes * context)
+        assert s.longest_context is None or s.longest_context >= context
         assert s.alone_s <= s.full_s
         assert s.copies * s.tp * s.pp == 16
     for s in found.splits:
@@ -127,3 +131,106 @@ def test_splits_keep_the_rules():
         (8, 2),
     }
     assert all(128 % ep == 0 for *_, ep in splits(load_model("qwen3-30b-a3b"), H100, 16))
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("mamba-2.8b", 64 * 5120 * (16 + 3) * 2),
+        ("jamba-v0.1", 28 * 8192 * (16 + 3) * 2),
+        ("nemotron-h-8b", 24 * (128 * 64 * 128 + 3 * (128 * 64 + 2 * 8 * 128)) * 2),
+        ("qwen3-next-80b-a3b", 36 * (32 * 128 * 128 + 3 * (2 * 16 + 32) * 128) * 2),
+        # these files ask for fp32 states (mamba_ssm_cache_dtype, mamba_ssm_dtype), and vLLM keeps Kimi's in fp32 always
+        ("nemotron-3-nano-30b-a3b", 23 * (64 * 64 * 128 * 4 + 3 * (64 * 64 + 2 * 8 * 128) * 2)),
+        ("qwen3.5-27b", 48 * (48 * 128 * 128 * 4 + 3 * (2 * 16 + 48) * 128 * 2)),
+        ("kimi-linear-48b-a3b", 20 * (32 * 128 * 128 * 4 + 3 * 3 * 32 * 128 * 2)),
+        ("llama-3.1-8b", 0),
+    ],
+)
+def test_a_sequence_keeps_the_state_of_recurrent_layers(name, state):
+    model = load_model(name)
+    assert sum(state_bytes(model.kinds[n]) for n in model.layer_names()) == state
+    whole = split_of(serve(load_cluster("dgx-b200"), 1, 4096, model=model), 1, 1)
+    assert whole.state_bytes == state
+
+
+def test_a_mamba_is_limited_by_its_states():
+    """mamba-2.8b: 12.45 MB a sequence into what 71.3 GiB leave beside 5.2 GiB of weights: thousands, not 70 billion."""
+    found = serve(H100, 8, 4096, model=load_model("mamba-2.8b"))
+    s = split_of(found, 1, 1)
+    room = found.usable_bytes - s.weight_bytes - s.activation_bytes - CONTEXT_BYTES
+    assert s.batch == int(room // (64 * 5120 * 38))
+    assert 5000 < s.batch < 6000
+    assert (s.token_bytes, s.longest_context) == (0.0, None)
+    reads = s.weight_bytes + s.batch * 2 * s.state_bytes  # each state is read and written
+    assert s.full_s == pytest.approx(reads / H100.device.hbm_bytes_per_s.value)
+
+
+@pytest.mark.parametrize("name", ["nemotron-h-8b", "jamba-v0.1", "qwen3-next-80b-a3b", "gemma-3-27b", "llama-3.1-70b"])
+def test_the_columns_of_a_row_are_of_one_stage_and_add_up(name):
+    found = serve(H100, 16, 8192, model=load_model(name))
+    checked = 0
+    for s in found.splits:
+        if s.fits:
+            each = s.token_bytes * 8192 + s.state_bytes
+            held = s.weight_bytes + s.activation_bytes + CONTEXT_BYTES + s.cache_bytes
+            assert s.cache_bytes == pytest.approx(s.batch * each)
+            assert held <= found.usable_bytes < held + each  # one more sequence is too much for this very stage
+            checked += 1
+    assert checked > 5
+
+
+@pytest.mark.parametrize(
+    ("precision", "weight", "cache"),
+    [("fp32", 4, "fp32"), ("bf16", 2, "bf16"), ("fp8", 1, "bf16"), ("mxfp8", 8.25 / 8, "bf16"), ("nvfp4", 4.5 / 8, "bf16")],
+)
+def test_weights_take_what_their_precision_says(precision, weight, cache):
+    b200, model = load_cluster("dgx-b200"), load_model("llama-3.1-8b")
+    found = serve(b200, 8, 8192, model=model, weight_dtype=precision)
+    assert (found.weight_dtype, found.cache_dtype) == (precision, cache)
+    assert split_of(found, 1, 1).weight_bytes == pytest.approx(weight * parameters(model).total)
+    assert split_of(found, 1, 1).token_bytes == 131072 * (2 if cache == "fp32" else 1)
+
+
+def test_serving_refuses_what_the_device_has_not(capsys):
+    assert main(["ladder", "--on", "dgx-h100", "--gpus", "8", "--serve", "--precision", "nvfp4"]) == 2
+    said = capsys.readouterr().err
+    assert "NVIDIA H100 SXM5 80GB has no fp4 matmul rate, so it cannot serve in nvfp4" in said
+    assert "hint: precision may be fp32, fp16, bf16, fp8, fp8-blockwise" in said
+
+
+def ladder_of(model, capsys, *more):
+    assert main(["ladder", "--on", "dgx-h100", "--gpus", "8", "--serve", "--model", model, *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_limits_the_longest_context_is_said(capsys):
+    assert "no limit in memory" in ladder_of("mamba-2.8b", capsys)
+    mistral = ladder_of("mistral-7b-v0.1", capsys)
+    assert "32,768 (model)" in mistral
+    assert "- (model): the positions that the model was made for" in mistral
+    both = ladder_of("llama-3.1-70b", capsys)
+    assert " 21,635 " in both  # tp1 pp2: memory holds fewer than the model's 131,072
+    assert "131,072 (model)" in both
+    for text in (mistral, both):
+        assert "134,217,728" not in text
+
+
+def test_the_document_says_what_fits_and_gives_no_times_where_nothing_does(capsys):
+    document = json.loads(ladder_of("llama-3.1-70b", capsys, "--json"))["serving"][0]
+    assert document["model_context_tokens"] == 131072
+    assert {s["fits"] for s in document["splits"]} == {True, False}
+    for s in document["splits"]:
+        assert s["fits"] == (s["batch_sequences"] > 0)
+        assert (s["token_alone_s"] is None) == (s["token_full_s"] is None) == (not s["fits"])
+        if s["fits"]:
+            held = s["weight_bytes"] + s["activation_bytes"] + s["cache_bytes"] + document["device_context_bytes"]
+            assert held <= document["usable_bytes"]
+    mamba = json.loads(ladder_of("mamba-2.8b", capsys, "--json"))["serving"][0]
+    assert {s["longest_context_tokens"] for s in mamba["splits"]} == {None}
+
+
+def test_the_largest_activation_of_a_recurrent_layer_is_its_projection():
+    """Mamba 2.8B: 5,120 channels twice from the projection and once from the scan."""
+    model = load_model("mamba-2.8b").model_copy(update={"vocab": 1024})
+    assert activation_bytes(model, 100, 1, 1) == 100 * (2 * 2560 + 3 * 5120) * 2

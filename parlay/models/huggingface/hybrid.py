@@ -129,7 +129,13 @@ def _nemotron_mamba(keys: Keys) -> Mamba2:
         conv=keys.integer(old["conv_kernel"]),
         conv_bias=keys.flag(old["use_conv_bias"], True),
         bias=keys.flag("use_bias"),
+        fp32_state=_fp32_state(keys),
     )
+
+
+def _fp32_state(keys: Keys) -> bool:
+    """Whether the file asks for recurrent states in fp32 when the model is served; Nemotron-H and Qwen3.5 name it differently."""
+    return "float32" in (keys.find("mamba_ssm_cache_dtype")[1], keys.find("mamba_ssm_dtype")[1])
 
 
 def _nemotron_mtp(keys: Keys, hidden: int) -> LayerKind:
@@ -272,6 +278,7 @@ def _delta_layers(keys: Keys, hidden: int, count: int) -> list[Mixer]:
         key_dim=keys.integer("linear_key_head_dim"),
         value_dim=keys.integer("linear_value_head_dim"),
         conv=keys.integer("linear_conv_kernel_dim"),
+        fp32_state=_fp32_state(keys),
     )
     return [attention if yes else delta for yes in full]
 
