@@ -68,7 +68,8 @@ def parse_quantity(text: object, dimension: str, *, where: str | None = None, po
             unit = match.group(2)
             factor = 1.0 if unit == "" else factor_of(unit)
         if not match or factor is None:
-            raise UsageError(f"'{text[:60]}' is not a quantity in {dimension}", where=where, hint=f"write it like {examples}")
+            what = "a count" if dimension == "count" else f"a quantity in {dimension}"
+            raise UsageError(f"'{text[:60]}' is not {what}", where=where, hint=f"write it like {examples}")
         value = float(match.group(1).replace(",", "").replace("_", "")) * factor
     else:
         value = float(text)

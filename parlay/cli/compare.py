@@ -43,7 +43,7 @@ def compare(
     if other is not None and layouts:
         raise UsageError("two run files and --layout are both given", where="compare", hint="give either")
     pairs = zip((model, other or model), layouts or [None, None], strict=True)
-    asked = [ask(name, on=on, gpus=gpus, layout=x, training=fields, sets=sets) for name, x in pairs]
+    asked = [ask(name, on=on, gpus=flags.gpu_count(gpus), layout=x, training=fields, sets=sets) for name, x in pairs]
 
     from parlay.cli.rates import rates_of
     from parlay.estimate.estimate import estimate as price

@@ -52,7 +52,7 @@ def estimate(
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
     extra: dict[str, Any] = {"zero": zero, "recompute": recompute}
     q = ask(
-        model, on=on, gpus=gpus, layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
+        model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
         source=source,
     )  # fmt: skip
     say_notes(q)

@@ -33,7 +33,7 @@ def plan(
     most: asked.Most = None,
     least: asked.Least = None,
     require: asked.Require = None,
-    headroom: asked.Headroom = 0.0,
+    headroom: asked.Headroom = "0",
     min_micro_batches: asked.MinMicroBatches = 1,
     pareto: asked.Pareto = False,
     sensitivity: asked.Sensitivity = False,
@@ -58,7 +58,16 @@ def plan(
     from parlay.cli.question import ask
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
-    q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd, source=source, keep_layout=False)
+    q = ask(
+        model,
+        on=on,
+        gpus=flags.gpu_count(gpus),
+        training=fields,
+        sets=sets,
+        gpu_hour_usd=gpu_hour_usd,
+        source=source,
+        keep_layout=False,
+    )
     say_notes(q)
     flags.note_price(gpu_hour_usd, q.workload.total_tokens)
 

@@ -35,6 +35,11 @@ class Question:
     model_notes: tuple[str, ...] = ()  # what was assumed to read the model's config.json
     typed: tuple[str | None, str | None] = (None, None)  # words that stand for model and cluster on a command line
 
+    @property
+    def model_has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(kind.mlp.kind == "moe" for kind in self.model.kinds.values())
+
 
 def ask(
     model: str | None,
@@ -81,7 +86,10 @@ def ask(
         from parlay.cli.framework_file import check_whole
 
         check_whole(table, source, gpus is None and keep_layout and layout is None, imported)
-    return dataclasses.replace(_resolve(table, where), imported=imported, typed=typed)
+    found = _resolve(table, where)
+    if found.layout is not None and keep_layout:
+        _refuse_idle(found.layout, where)
+    return dataclasses.replace(found, imported=imported, typed=typed)
 
 
 def _layout_of(text: str) -> dict[str, Any]:
@@ -199,10 +207,33 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
         raise UsageError(f"{cluster.name} has {limit:,.0f} GPUs, not {gpus:,}", where="gpus")
     rate = table.get("gpu_hour_usd")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e6):
-        raise UsageError(f"a price per GPU-hour must be above 0, got {rate!r}", where=f"{where}: gpu_hour_usd", hint="e.g. 2.5")
+        raise UsageError(
+            f"a price per GPU-hour must be above 0 and below 1,000,000, got {rate!r}",
+            where=f"{where}: gpu_hour_usd",
+            hint="e.g. 2.5",
+        )
     if rate is None and cluster.gpu_hour_usd is not None:
         rate = cluster.gpu_hour_usd.value
     return Question(model, cluster, gpus, workload, chosen, _section(table, "budget", where), rate, model_notes=notes)
+
+
+def _refuse_idle(layout: Layout, where: str) -> None:
+    """Raise UsageError where a layout sets a degree that nothing would use."""
+    if layout.ulysses > 1 and layout.cp_kind != "usp":
+        raise UsageError(
+            f"ulysses={layout.ulysses} is the inner degree of usp, but cp_kind is {layout.cp_kind}", where=f"{where}: layout",
+            hint="add --set layout.cp_kind=usp, with a cp that ulysses divides, or leave ulysses out",
+        )  # fmt: skip
+    if layout.ulysses > 1 and layout.cp == 1:
+        raise UsageError(
+            f"ulysses={layout.ulysses} splits context-parallel ranks, but cp is 1", where=f"{where}: layout",
+            hint="raise cp to a multiple of ulysses, or leave ulysses out",
+        )  # fmt: skip
+    if layout.zero < 3 and layout.shard not in (None, layout.dp * layout.cp):
+        raise UsageError(
+            f"shard={layout.shard} is the span of a ZeRO-3 shard, but zero is {layout.zero}", where=f"{where}: layout",
+            hint="add zero3, or leave shard out",
+        )  # fmt: skip
 
 
 def _model(given: Any, where: str) -> tuple[ModelSpec, tuple[str, ...]]:

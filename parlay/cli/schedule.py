@@ -28,15 +28,16 @@ def schedule(
         int | None, typer.Option("--group", metavar="N", help="Micro-batches per group (interleaved) or update (pipedream-2bw).")
     ] = None,
     forward: Annotated[
-        float, typer.Option("--forward", metavar="S", help="Forward of one micro-batch on one stage, in seconds.")
-    ] = 1.0,
+        str,
+        typer.Option("--forward", metavar="S", help="Forward of one micro-batch on one stage, in seconds or with a unit (5ms)."),
+    ] = "1",
     backward: Annotated[
-        float | None, typer.Option("--backward", metavar="S", help="Its whole backward. [default: twice the forward]")
+        str | None, typer.Option("--backward", metavar="S", help="Its whole backward. [default: twice the forward]")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option("--weight", metavar="S", help="The weight-gradient part of it. [default: half]")
+        str | None, typer.Option("--weight", metavar="S", help="The weight-gradient part of it. [default: half]")
     ] = None,
-    transfer: Annotated[float, typer.Option("--transfer", metavar="S", help="A transfer between two stages.")] = 0.0,
+    transfer: Annotated[str, typer.Option("--transfer", metavar="S", help="A transfer between two stages.")] = "0",
     slow: Annotated[
         list[str] | None,
         typer.Option("--slow", metavar="STAGE=FACTOR", help="A stage that is slower, such as 2=1.1. May be repeated."),
@@ -69,10 +70,8 @@ def schedule(
     from parlay.schedules.summary import summarise
 
     found = [_load(name, stages, micro_batches, virtual, group) for name in names]
-    b = 2 * forward if backward is None else backward
-    timelines = [
-        _time(s, (forward, b, b / 2 if weight is None else weight, transfer), slow, blocking, share_links) for s in found
-    ]
+    times = _seconds(forward, backward, weight, transfer)
+    timelines = [_time(s, times, slow, blocking, share_links) for s in found]
     if memory or activations:
         _check_memory(found, activations, memory)
     summaries = [summarise(t) for t in timelines]
@@ -85,6 +84,18 @@ def schedule(
         output.say_json(schedule_document(timelines, summaries))
     else:
         output.say(schedule_lines(timelines, summaries, output.page()))
+
+
+def _seconds(forward: str, backward: str | None, weight: str | None, transfer: str) -> tuple[float, float, float, float]:
+    """Return the seconds of forward, whole backward, its weight gradient and a transfer."""
+    from parlay.units import parse_quantity
+
+    def read(text: str, option: str) -> float:
+        return parse_quantity(text, "s", where=option, positive=False)
+
+    f = read(forward, "--forward")
+    b = 2 * f if backward is None else read(backward, "--backward")
+    return f, b, b / 2 if weight is None else read(weight, "--weight"), read(transfer, "--transfer")
 
 
 def _load(name: str, stages: int, micro_batches: int, virtual: int | None, group: int | None) -> Schedule:

@@ -33,7 +33,7 @@ def sweep(
     most: asked.Most = None,
     least: asked.Least = None,
     require: asked.Require = None,
-    headroom: asked.Headroom = 0.0,
+    headroom: asked.Headroom = "0",
     min_micro_batches: asked.MinMicroBatches = 1,
     rates: flags.Rates = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,

@@ -45,11 +45,19 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
             raise UsageError(f"'{axis}' is fixed twice", where=f"--fix {text[:60]}", hint=f"several values: --fix {axis}=A,B")
         given.add(axis)
         kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
-    # Whoever names a schedule wants a pipeline, and whoever names a shard wants ZeRO-3.
+    # Whoever names a schedule wants a pipeline, whoever names a shard wants ZeRO-3, and whoever names an inner degree wants usp.
     meant = [Bound("pp", ">=", 2)] if "schedule" in given else []
     if "shard" in given and "zero" not in kept and not any(b.axis == "zero" for b in space.asked.bounds):
         meant.append(Bound("zero", ">=", 3))
         kept["zero"] = (3,)
+    if kept.get("ulysses", (1,)) != (1,):
+        kept.setdefault("cp_kind", ("usp",))
+        if "usp" not in kept["cp_kind"]:
+            hint = "leave cp_kind out, or --fix cp_kind=usp"
+            raise UsageError(
+                "ulysses is the inner degree of usp alone", where=f"--fix cp_kind={','.join(kept['cp_kind'])}", hint=hint
+            )
+        meant.append(Bound("cp", ">=", 2))
     if meant:
         kept["asked"] = dataclasses.replace(space.asked, bounds=(*space.asked.bounds, *meant))
     refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)

@@ -392,3 +392,30 @@ def test_a_first_row_that_barely_fits_says_how_to_leave_room(parlay):
     assert "memory may be off by 5%: --headroom 4 keeps 4 GiB free" in " ".join(parlay(*question).out.split())
     assert "--headroom 4 keeps" not in parlay(*question, "--headroom", "4").out
     assert "keeps" not in parlay(*question, "--fix", "pp=1").out
+
+
+def test_counts_times_and_bytes_may_have_units(parlay):
+    """`docs/nomenclature.md` says that quantities are written with units on the command line: --gpus, --headroom, --forward."""
+    plan = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--json", "--top", "1"]
+    assert parlay(*plan, "--gpus", "1k", "--global-batch", "1000").document["question"]["gpus"] == 1000
+    assert parlay(*plan, "--gpus", "8", "--headroom", "4GiB").document["headroom_bytes"] == 4 * 2**30
+    assert parlay(*plan, "--gpus", "8", "--headroom", "4").document["headroom_bytes"] == 4 * 2**30
+    schedule = ["schedule", "1f1b", "--stages", "2", "--micro-batches", "4", "--json"]
+    units = ["--forward", "5ms", "--backward", "10 ms", "--weight", "4ms", "--transfer", "500us"]
+    bare = ["--forward", "0.005", "--backward", "0.01", "--weight", "0.004", "--transfer", "0.0005"]
+    assert parlay(*schedule, *units).out == parlay(*schedule, *bare).out
+
+
+def test_a_fixed_inner_degree_means_usp(parlay):
+    plan = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "16", "--json", "--fix", "ulysses=2"]
+    rows = parlay(*plan).document["rows"]
+    assert rows
+    assert {(r["estimate"]["layout"]["cp_kind"], r["estimate"]["layout"]["ulysses"]) for r in rows} == {("usp", 2)}
+
+
+def test_explain_takes_gpus_and_precision(parlay):
+    command = ["explain", "step.exposed.tp", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.dp4", "--json"]
+    bf16, fp8 = (parlay(*command, "--gpus", "8", "--precision", p) for p in ("bf16", "fp8"))
+    assert (bf16.code, fp8.code) == (0, 0)
+    assert bf16.document["question"]["precision"] == "bf16"
+    assert fp8.document["question"]["precision"] == "fp8"
