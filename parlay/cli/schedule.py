@@ -12,6 +12,7 @@ from parlay.cli import flags, output
 if TYPE_CHECKING:
     from parlay.schedules import Schedule, Timeline
     from parlay.schedules.costs import Sharing
+    from parlay.schedules.memory import Room
 
 Names = Annotated[list[str], typer.Argument(metavar="SCHEDULE...", help="A schedule's name, or a file of your own (TOML, JSON).")]
 
@@ -72,8 +73,7 @@ def schedule(
     found = [_load(name, stages, micro_batches, virtual, group) for name in names]
     times = _seconds(forward, backward, weight, transfer)
     timelines = [_time(s, times, slow, blocking, share_links) for s in found]
-    if memory or activations:
-        _check_memory(found, activations, memory)
+    room = _room(found, activations, memory)
     summaries = [summarise(t) for t in timelines]
     for path in out or []:
         _write(path, timelines, force)
@@ -81,9 +81,11 @@ def schedule(
     from parlay.report.schedule import schedule_document, schedule_lines
 
     if json:
-        output.say_json(schedule_document(timelines, summaries))
+        output.say_json(schedule_document(timelines, summaries, room))
     else:
-        output.say(schedule_lines(timelines, summaries, output.page()))
+        output.say(schedule_lines(timelines, summaries, output.page(), room))
+    if room and not room.fits:
+        raise typer.Exit(1)
 
 
 def _seconds(forward: str, backward: str | None, weight: str | None, transfer: str) -> tuple[float, float, float, float]:
@@ -140,18 +142,19 @@ def _slow(text: str, stages: int) -> tuple[int, float]:
     return found
 
 
-def _check_memory(found: list[Schedule], activations: str | None, memory: str | None) -> None:
-    """Raise AnswerIsNoError if a stage holds more activations than it may."""
+def _room(found: list[Schedule], activations: str | None, memory: str | None) -> Room | None:
+    """Return the activations that every schedule holds beside what a stage may hold; None where that was not asked."""
     from parlay.errors import UsageError
-    from parlay.schedules.memory import held
+    from parlay.schedules.memory import Room, held
     from parlay.units import parse_quantity
 
+    if not (activations or memory):
+        return None
     if not (activations and memory):
         raise UsageError("--activations and --memory belong together", where="schedule")
     each = parse_quantity(activations, "bytes", where="--activations")
     limit = parse_quantity(memory, "bytes", where="--memory")
-    for s in found:
-        held(s, each * s.stages / s.chunks).check(limit)
+    return Room(tuple(held(s, each * s.stages / s.chunks) for s in found), limit)
 
 
 def _write(path: Path, timelines: list[Timeline], force: bool) -> None:
