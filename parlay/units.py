@@ -130,6 +130,12 @@ def show_rate(value: float, unit: str, digits: int = 3) -> str:
     return f"{significant(value, digits)} {unit}"
 
 
+def exact_count(value: int) -> str:
+    """Return a whole number as `parse_count` reads it back: 15T, 500B, 1234."""
+    factor, suffix = next(((f, s) for s, f in (("T", 10**12), ("B", 10**9), ("M", 10**6)) if value % f == 0), (1, ""))
+    return f"{value // factor}{suffix}"
+
+
 def show_count(value: float, digits: int = 3) -> str:
     """Return a count as people say it: 70.6B, 15T, 512, 8,192."""
     for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):

@@ -12,6 +12,7 @@ from parlay.cli import asked, flags, output
 
 if TYPE_CHECKING:
     from parlay.cli.question import Question
+    from parlay.report.layout import Typed
 
 
 def plan(
@@ -91,10 +92,14 @@ def plan(
         raise typer.Exit(1)
 
 
-def _typed(q: Question, rates: Path | None) -> tuple[str | None, str | None]:
-    """Return the words of the next command that stand for model and cluster, with the rates behind the cluster."""
+def _typed(q: Question, rates: Path | None) -> Typed:
+    """Return what the next command says as it was typed, with the rates behind the cluster."""
+    from parlay.report.layout import Typed
+
     model, cluster = q.typed
-    return (model, cluster) if rates is None else (model, f"{cluster or q.cluster.id} --rates {shlex.quote(str(rates))}")
+    if rates is not None:
+        cluster = f"{cluster or q.cluster.id} --rates {shlex.quote(str(rates))}"
+    return Typed(model, cluster, q.file_layout, q.gpu_hour_usd)
 
 
 def register(app: typer.Typer) -> None:

@@ -33,6 +33,8 @@ class Question:
     gpu_hour_usd: float | None
     imported: Imported | None = None  # what --from read
     model_notes: tuple[str, ...] = ()  # what was assumed to read the model's config.json
+    layout_notes: tuple[str, ...] = ()  # what stays of a file's layout beside --layout
+    file_layout: dict[str, Any] | None = None  # what would; None where `typed` names no file that may hold a layout
     typed: tuple[str | None, str | None] = (None, None)  # words that stand for model and cluster on a command line
 
     @property
@@ -74,12 +76,20 @@ def ask(
         if value is not None:
             table[key] = value
     table["training"] = _section(table, "training", where) | {k: v for k, v in (training or {}).items() if v is not None}
-    chosen = _section(table, "layout", where) | (_layout_of(layout) if layout is not None else {})
+    chosen = _section(table, "layout", where)
     flags = {k: v for k, v in (layout_fields or {}).items() if v is not None}
     if "recompute" in flags:
         chosen.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
+    kept: dict[str, Any] = {}
+    if layout is not None:
+        kept, text = _kept(chosen), _layout_of(layout)
+        chosen = kept | text
+        kept = {k: v for k, v in kept.items() if k not in {**text, **flags}}
+        if gpus is None:
+            table.pop("gpus", None)  # the text tells
     if chosen or flags:
         table["layout"] = chosen | flags
+    file = _file_layout(table, imported, where)
     typed = _typed(table, model, source, sets or [])
     table = _with_sets(table, sets or [])
     if source is not None and imported is not None:
@@ -89,7 +99,48 @@ def ask(
     found = _resolve(table, where)
     if found.layout is not None and keep_layout:
         _refuse_idle(found.layout, where)
-    return dataclasses.replace(found, imported=imported, typed=typed)
+    return dataclasses.replace(
+        found, imported=imported, typed=typed, layout_notes=_kept_notes(kept, where, sets or []), file_layout=file
+    )
+
+
+# Of a file's [layout], what a layout's short form replaces whole: degrees, and counts that make sense with them alone.
+DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "ulysses", "shard", "first_layers", "last_layers")
+
+
+def _kept(file: dict[str, Any]) -> dict[str, Any]:
+    """Return what stays of a file's layout beside a short form, which tells the degrees: those it leaves out are 1.
+
+    What it cannot tell, such as recompute, stays, and so does the ZeRO stage; 1f1b and interleaved follow from vpp.
+    """
+    usual = file.get("schedule") in ("1f1b", "interleaved")
+    return {k: v for k, v in file.items() if k not in DEGREES and not (usual and k == "schedule")}
+
+
+def _file_layout(table: dict[str, Any], imported: Imported | None, where: str) -> dict[str, Any] | None:
+    """Return what would stay, beside --layout, of the layout in a framework's file or in a run file that holds its own model."""
+    from parlay.layouts.layout import Layout
+    from parlay.specfile import validate
+
+    if imported is None and not isinstance(table.get("model"), dict):
+        return None
+    kept = _kept({**(imported.table.get("layout", {}) if imported else {}), **_section(table, "layout", where)})
+    checked = validate(Layout, kept, f"{where}: layout")
+    return {name: getattr(checked, name) for name in kept}
+
+
+def _kept_notes(kept: dict[str, Any], where: str, sets: list[str]) -> tuple[str, ...]:
+    """Return a note on what stays of a file's layout and that --set does not change, where it says anything."""
+    told = {text.partition("=")[0].strip().removeprefix("layout.") for text in sets}
+    said = [f"{k}={_word(v)}" for k, v in kept.items() if k not in told and v not in (None, False, 0, "", (), [], "none")]
+    return (f"--layout replaces the degrees of {where}; of its layout stays {', '.join(said)}",) if said else ()
+
+
+def _word(value: Any) -> str:
+    """Return a value of a layout as --set takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _layout_of(text: str) -> dict[str, Any]:

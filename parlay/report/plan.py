@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parlay.estimate.answers import run_length
-from parlay.report.layout import estimate_command, options
+from parlay.report.layout import Typed, estimate_command, options
 from parlay.report.question import question_lines
 from parlay.report.sensitivity import help_line, pareto_lines, sensitivity_lines
 from parlay.report.sources import accuracy_lines, assumption_count
@@ -20,11 +20,11 @@ def plan_lines(
     gpu_hour_usd: float | None = None,
     *,
     pareto: bool = False,
-    typed: tuple[str | None, str | None] = (None, None),
+    typed: Typed | None = None,
 ) -> list[str]:
     """Return the whole answer as lines: the question, the table, the reasons, what was rejected, what it rests on.
 
-    `typed` is what the user wrote for model and cluster, for the command of the next step.
+    `typed` is what the user wrote, for the command of the next step.
     """
     out = [*question_lines(p, page, *_asked(p)), ""]
     if p.interrupted:
@@ -38,7 +38,7 @@ def plan_lines(
         first = p.rows[0].estimate
         out += sensitivity_lines(p, page)
         out += ["", *assumption_count(first, page), *accuracy_lines(first, page)]
-        out += ["next:", *wrap(estimate_command(first, *typed), page, indent="  ", hang="  ", end=" \\")]
+        out += ["next:", *wrap(estimate_command(first, typed), page, indent="  ", hang="  ", end=" \\")]
     return out
 
 

@@ -240,6 +240,34 @@ def test_compare(parlay):
     assert "B  tp4.pp4.dp4" in text
 
 
+def test_compare_on_different_numbers_of_gpus_says_both(parlay):
+    """64 and 128 GPUs: the heading names both, and what is fair to compare is per GPU."""
+    asked = ["compare", *QUESTION, *LAYOUT, "--layout", "tp4.pp4.dp8"]
+    text, document = parlay(*asked).out, parlay(*asked, "--json").document
+    assert "cluster A  DGX H100: 64 x NVIDIA H100" in text
+    assert "cluster B  DGX H100: 128 x NVIDIA H100" in text
+    one, two = document["first"]["estimate"]["step_s"], document["second"]["estimate"]["step_s"]
+    (row,) = (line.split() for line in text.splitlines() if line.startswith("GPU-s a step"))
+    assert row[3:5] == [f"{64 * one:,.0f}", f"{128 * two:,.0f}"]
+    assert "not the same work per GPU" in text
+    assert (document["same_gpus"], document["first"]["question"]["gpus"], document["second"]["question"]["gpus"]) == (
+        False,
+        64,
+        128,
+    )
+    alike = ["compare", *QUESTION, *LAYOUT, "--layout", "tp4.pp4.dp4"]
+    assert "cluster   DGX H100: 64 x" in parlay(*alike).out
+    assert "same work" not in parlay(*alike).out
+    assert parlay(*alike, "--json").document["same_gpus"] is True
+
+
+def test_the_next_command_keeps_tokens_and_price(parlay):
+    out = parlay("plan", *QUESTION, "--gpus", "64", "--tokens", "1234567890", "--gpu-hour-usd", "2.5").out
+    assert "--tokens 1234567890 --gpu-hour-usd 2.5" in out[out.index("next:") :]
+    out = parlay("plan", *QUESTION, "--gpus", "64").out
+    assert "--tokens" not in out[out.index("next:") :]
+
+
 def test_compare_two_run_files(parlay, tmp_path):
     for name, pp in (("a", 2), ("b", 4)):
         (tmp_path / f"{name}.toml").write_text(RUN.replace("pp = 2", f"pp = {pp}"), encoding="utf-8")
