@@ -113,17 +113,10 @@ def _refuse_experts(q: Question, fix: list[str]) -> None:
 def nothing_left(q: Question, space: Space) -> UsageError:
     """Return why no layout at all lies within what was fixed and asked: usually one axis, else their product."""
     from parlay.layouts.rule import divisors
-    from parlay.search.spaces import default_space
 
     experts = max((k.mlp.experts for k in q.model.kinds.values() if k.mlp.kind == "moe"), default=1)
 
-    usual = default_space(q.workload)  # what a framework keeps by itself, nobody asked for
-    words = [
-        f"{a}={','.join(map(str, getattr(space, a)))}"
-        for a in ("tp", "cp", "pp", "dp", "ep")
-        if getattr(space, a) and getattr(space, a) != getattr(usual, a)
-    ]
-    said = " and ".join([*words, *space.asked.words()])
+    said = " and ".join(space.asked.words())
     for axis, whole, of in (*((a, q.gpus, "GPUs") for a in ("tp", "cp", "pp", "dp")), ("ep", experts, "experts")):
         every = divisors(whole, most=1 << 20)
         listed = getattr(space, axis) or tuple(every)

@@ -41,9 +41,9 @@ def check(
     from parlay.report.budget import budget_document, budget_lines
 
     if json:
-        output.say_json(budget_document(found, results))
+        output.say_json(budget_document(found, results, q.gpu_hour_usd))
     else:
-        output.say(budget_lines(found, results, output.page()))
+        output.say(budget_lines(found, results, output.page(), q.gpu_hour_usd))
     if not all(r.kept for r in results):
         raise typer.Exit(1)
 

@@ -47,9 +47,13 @@ def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: 
 
 def say_notes(asked: Question) -> None:
     """Write to stderr what was assumed to read a config.json, what --layout left of a file's, and how that was read."""
+    from parlay.units import show_number
+
     lines = [*asked.model_notes, *asked.layout_notes]
     found = asked.imported
     if found is not None:
-        counts = f"{len(found.understood)} settings understood, {len(found.ignored)} without effect on time or memory"
+        counts = (
+            f"{show_number(len(found.understood), 'setting')} understood, {len(found.ignored)} without effect on time or memory"
+        )
         lines += [f"read as {found.framework}: {counts}", *found.notes, *(f"not understood: {x}" for x in found.not_understood)]
     sys.stderr.write("".join(f"note: {line}\n" for line in lines))

@@ -9,7 +9,7 @@ from parlay.report.layout import options
 from parlay.report.question import both_questions, question_lines
 from parlay.report.sources import accuracy_lines, assumption_lines
 from parlay.report.table import Column, Page, apportion, render, wrap
-from parlay.units import GIB, show_bytes, show_count, show_seconds, significant
+from parlay.units import GIB, show_bytes, show_count, show_seconds, show_usd, significant
 
 
 def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
@@ -23,9 +23,12 @@ def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -
     )
     run = run_length(e, gpu_hour_usd)
     if run.run_s and run.gpu_hours:
-        cost = f", {show_count(run.cost_usd)} USD at {gpu_hour_usd} USD a GPU-hour" if run.cost_usd else ""
+        cost = f", {show_count(run.cost_usd)} USD at {show_usd(gpu_hour_usd or 0.0)} a GPU-hour" if run.cost_usd else ""
         tokens = show_count(e.workload.total_tokens or 0)
-        out += wrap(f"{tokens} tokens take {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}", page)
+        out += wrap(
+            f"{tokens} token{'' if tokens == '1' else 's'} take{'s' if tokens == '1' else ''} {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}",
+            page,
+        )
     out += ["", *_stages(e, page), "", *_tree(e.memory[e.worst_stage], f"memory of stage {e.worst_stage}", "GiB", GIB, page)]
     out += ["", *_tree(e.step, "time of a step", "ms", 1e-3, page)]
     if e.hidden.value > 0:

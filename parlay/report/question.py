@@ -6,7 +6,7 @@ from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import Estimate
 from parlay.report.table import Page, fields
 from parlay.search.plan import Plan
-from parlay.units import show_bytes, show_count, show_rate
+from parlay.units import show_bytes, show_count, show_number, show_rate
 
 
 def question_lines(e: Estimate | Plan, page: Page, *more: tuple[str, str]) -> list[str]:
@@ -36,5 +36,8 @@ def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
         ("model", f"{e.model.name}: {show_count(counts.total)} parameters{active}"),
         ("cluster", f"{c.name}: {where}, {limit} allocatable"),
         ("links", f"one way: {links}; {network}"),
-        ("training", f"{w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}"),
+        (
+            "training",
+            f"{show_number(w.seq_len, 'token')} x {show_number(w.global_batch, 'sequence')}, {w.precision}, {w.optimizer}, {w.framework}",
+        ),
     ]

@@ -53,6 +53,7 @@ class Constraints:
     bounds: tuple[Bound, ...] = ()
     headroom_bytes: float = 0.0  # device memory that must stay free on the fullest stage
     min_micro_batches: int = 1
+    fixed: tuple[str, ...] = ()  # axes kept at values, as words: tp=8
 
     def allowed(self, axis: str, values: Iterable[Number]) -> list[Number]:
         """Return the values of `axis` that keep every bound on it.
@@ -67,7 +68,7 @@ class Constraints:
 
     def words(self) -> list[str]:
         """Return what is asked, one text a constraint."""
-        said = [str(b) for b in self.bounds]
+        said = [*self.fixed, *map(str, self.bounds)]
         if self.min_micro_batches > 1:
             said.append(f"at least {self.min_micro_batches} micro-batches")
         return said

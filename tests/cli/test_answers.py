@@ -1,6 +1,7 @@
 """What the commands answer: exit codes, documents that keep to their schemas, and text that fits where it goes."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -447,3 +448,63 @@ def test_explain_takes_gpus_and_precision(parlay):
     assert (bf16.code, fp8.code) == (0, 0)
     assert bf16.document["question"]["precision"] == "bf16"
     assert fp8.document["question"]["precision"] == "fp8"
+
+
+def test_units_follow_the_size_of_a_run(parlay):
+    asked = ["plan", *QUESTION, "--gpus", "64", "--top", "1", "--gpu-hour-usd", "2"]
+    small, long = (parlay(*asked, "--tokens", n).out for n in ("1M", "15T"))
+    first = parlay(*asked, "--tokens", "1M", "--json").document["rows"][0]["estimate"]
+    header, row = (line.split() for line in small.splitlines() if line.startswith(("#", "1 ")))
+    assert header[-4:] == ["run", "s", "GPU-hours", "USD"]
+    assert [float(x) for x in row[-3:]] == pytest.approx([first["run_s"], first["gpu_hours"], first["cost_usd"]], rel=5e-3)
+    assert "USD: at 2.00 USD a GPU-hour" in small
+    assert "days  GPU-hours  M USD" in long
+    said = parlay("estimate", *QUESTION, *LAYOUT, "--tokens", "1M", "--gpu-hour-usd", "2").out
+    assert re.search(r"1\.00M tokens take 1\d\.\d s, 0\.\d{3} GPU-hours, 0\.\d{3} USD at 2\.00 USD a GPU-hour", said)
+    assert " run s" in parlay("sweep", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--tokens", "1M").out
+
+
+def test_one_is_not_plural(parlay):
+    assert (
+        "training  1 token x 512 sequences"
+        in parlay("estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "dp8", "--seq-len", "1").out
+    )
+    assert "at 1 token " in parlay("models", "show", "llama-3.1-8b", "--seq-len", "1").out
+
+
+def test_check_names_the_price_behind_a_cost(parlay, run_file):
+    path = run_file(RUN.partition("[budget]")[0].replace("gpu_hour_usd = 2.0\n", ""))
+    asked = ["check", path, "--set", "training.total_tokens=1000000", "--set", "budget.cost_usd=1000"]
+    own = parlay(*asked)
+    assert own.code == 0
+    assert "cost_usd: at 2.95 USD a GPU-hour, the price of DGX H100" in own.out
+    assert parlay(*asked, "--json").document["gpu_hour_usd"] == 2.95
+    assert "cost_usd: at 2.00 USD a GPU-hour\n" in parlay(*asked, "--set", "gpu_hour_usd=2").out
+    assert "a GPU-hour" not in parlay("check", path).out
+
+
+def test_what_is_fixed_is_said(parlay, run_file):
+    asked = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--top", "1"]
+    assert (
+        "asked     tp=2, recompute=none,full, dp>=2\n"
+        in parlay(*asked, "--fix", "tp=2", "--fix", "recompute=none,full", "--min", "dp=2").out
+    )
+    path = run_file(
+        "model = 'llama-3.1-8b'\ncluster = 'dgx-h100'\ngpus = 8\n[layout]\ntp = 2\nsp = true\nrecompute = ['norm', 'mlp']\n"
+    )
+    said = ["tp=2 (run file)", "sp=on (run file)", "recompute=norm+mlp (run file)"]
+    assert sorted(parlay("plan", path, "--top", "1", "--json").document["asked"]) == sorted(said)
+    assert "tp=4" in parlay("plan", path, "--top", "1", "--fix", "tp=4", "--json").document["asked"]
+
+
+def test_one_figure_for_a_peak(parlay):
+    assert re.search(r"flops_per_s\.fp8 +1,979 TFLOP/s", parlay("hardware", "show", "h100-sxm").out)
+    assert re.search(r"^h100-sxm .* 989 +1,979 ", parlay("hardware", "list").out, re.M)
+
+
+def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
+    asked = ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--weak", "--seq-len", "1024"]
+    ran = parlay(*asked, "--global-batch", "7", "--gpus", "8,12")
+    assert "note: batches are whole sequences" in ran.err
+    assert "10 on 12 GPUs -4.8%" in ran.err
+    assert "note" not in parlay(*asked, "--global-batch", "8,16", "--gpus", "8,16").err

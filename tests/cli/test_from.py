@@ -29,6 +29,12 @@ def test_a_script_is_estimated_and_what_was_not_understood_is_listed(capsys):
     assert "note: not understood: --window-attn-skip-freq $SKIP\n" in err
 
 
+def test_one_setting_is_one_setting(capsys, tmp_path):
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8}', encoding="utf-8")
+    _, _, err = run(capsys, "estimate", "llama-3.2-1b", "--from", tmp_path / "ds.json", "--on", "dgx-h100", "--gpus", 8)
+    assert "note: read as DeepSpeed: 1 setting understood" in err
+
+
 def test_json_holds_how_the_file_was_read(capsys):
     code, out, _ = run(capsys, "estimate", "llama-3.1-8b", "--from", DATA / "zero3.json", "--on", "dgx-h100", "--json")
     document = json.loads(out)

@@ -77,7 +77,7 @@ def test_every_axis_is_one_of_sizes_or_names():
 
 def test_whoever_names_a_schedule_gets_a_pipeline():
     space = fixed(Space(), ["schedule=gpipe"])
-    assert space.asked.words() == ["pp>=2"]
+    assert space.asked.words() == ["schedule=gpipe", "pp>=2"]
 
 
 def test_a_named_recompute_is_not_refined():
