@@ -129,7 +129,7 @@ def nothing_left(q: Question, space: Space) -> UsageError:
         if not set(kept) & set(every):
             hint = f"{axis} can be {_few(every)}"
             return UsageError(f"{axis}={','.join(map(str, kept))} does not divide {whole:,} {of}", where=said, hint=hint)
-    return _other_axis(q, space, said) or _too_many_micro_batches(q, space, said) or UsageError(
+    return _other_axis(q, space, said) or _batch_left(q, space, said) or UsageError(
         f"no layout of {q.gpus:,} GPUs is within this", where=said or "the search",
         hint=f"tp, cp, pp and dp must multiply to {q.gpus:,}, and ep divide the experts and tp x cp x dp",
     )  # fmt: skip
@@ -159,20 +159,22 @@ def _other_axis(q: Question, space: Space, said: str) -> UsageError | None:
     return None
 
 
-def _too_many_micro_batches(q: Question, space: Space, said: str) -> UsageError | None:
-    """Return how many micro-batches the batch allows, where that is fewer than were asked for."""
+def _batch_left(q: Question, space: Space, said: str) -> UsageError | None:
+    """Return why the batch has no such micro-batches: none of their sizes divides it, or it has fewer than were asked for."""
     from parlay.layouts.rule import divisors
 
+    batch = q.workload.global_batch
     ranks = space.asked.allowed("dp", space.dp or divisors(q.gpus, most=1 << 20))
     sizes = space.asked.allowed("micro_batch", space.micro_batch)
-    if not ranks or not sizes:
+    counts = {batch // (dp * size): (dp, size) for dp in ranks for size in sizes if batch % (dp * size) == 0}
+    if not counts and ranks and sizes:
+        hint = f"dp x micro_batch can be {_few(divisors(batch))}"
+        each = f"dp={_few(ranks)} x micro-batches of {_few(sizes)}"
+        return UsageError(f"{each} do not divide the batch of {batch:,} sequences", where=said, hint=hint)
+    if not counts or space.asked.min_micro_batches <= max(counts):
         return None
-    least, smallest, batch = min(ranks), min(sizes), q.workload.global_batch
-    most = max(batch // (least * smallest), 1 if batch % least == 0 else 0)
-    if space.asked.min_micro_batches <= most:
-        return None
-    each = f"dp={least} and micro-batches of {smallest}" if least * smallest > 1 else "dp=1 and one sequence each"
-    hint = f"a batch of {batch:,} sequences allows at most {most:,}, with {each}; raise --global-batch"
+    dp, size = counts[max(counts)]
+    hint = f"a batch of {batch:,} sequences allows at most {max(counts):,}, with dp={dp} and micro_batch={size}; raise --global-batch"
     return UsageError("more than the batch has", where=said, hint=hint)
 
 

@@ -33,9 +33,7 @@ def run(
     on: Annotated[
         str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster this is: its datasheet bounds what is believed.")
     ] = None,
-    seq_len: Annotated[
-        int, typer.Option("--seq-len", metavar="TOKENS", min=1, help="Sequence length of the model's shapes.")
-    ] = 4096,
+    seq_len: Annotated[str, typer.Option("--seq-len", metavar="TOKENS", help="Sequence length of the model's shapes.")] = "4096",
     micro_batch: Annotated[
         int, typer.Option("--micro-batch", metavar="N", min=1, help="Sequences of a micro-batch of the model's shapes.")
     ] = 1,
@@ -94,7 +92,7 @@ def run(
     settings = Settings(
         output=out,
         model=load_model(model) if model else None,
-        seq_len=seq_len,
+        seq_len=flags.token_count(seq_len),
         micro_batch=micro_batch,
         dtypes=_listed(dtypes, ("bf16", "fp16", "fp32", "tf32", "fp8"), "--dtypes"),
         parts=_listed(parts, PARTS, "--parts") if parts else PARTS,

@@ -21,6 +21,7 @@ def check(
 
     Example: parlay check run.toml
     """
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
@@ -29,6 +30,7 @@ def check(
             "is not a run file", where=run, hint="parlay check takes a TOML file with model, cluster, [layout] and [budget]"
         )
     q = ask(run, sets=sets)
+    say_notes(q)
     if q.layout is None:
         raise UsageError("is missing", where=f"{run}: layout", hint="add [layout] with tp, pp, dp ...; `parlay plan` finds one")
 

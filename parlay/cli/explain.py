@@ -138,10 +138,12 @@ def _term(
     sets: list[str] | None,
     json: bool,
 ) -> None:
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
     q = ask(model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=training, sets=sets)
+    say_notes(q)
     if q.layout is None:
         raise UsageError("no layout given", where="explain", hint="write one: --layout tp8.pp4.dp2")
 

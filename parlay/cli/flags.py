@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+MOST_TOKENS = 1 << 30  # of a sequence
 MODEL_HELP = "A model of the catalog, a model TOML, a Hugging Face config.json, or a run file (run.toml)."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 ModelOrNone = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
@@ -48,6 +49,17 @@ def gpu_count(text: str | None) -> int | None:
     from parlay.units import parse_count
 
     return parse_count(text, where="--gpus")
+
+
+def token_count(text: str) -> int:
+    """Return the tokens of a --seq-len that stands alone, in digits or with K."""
+    from parlay.errors import UsageError
+    from parlay.units import parse_count
+
+    count = parse_count(text, where="--seq-len")
+    if count > MOST_TOKENS:
+        raise UsageError(f"must be a whole number from 1 to {MOST_TOKENS:,}, got {text[:40]}", where="--seq-len")
+    return count
 
 
 def note_price(gpu_hour_usd: float | None, total_tokens: int | None) -> None:

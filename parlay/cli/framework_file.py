@@ -45,8 +45,13 @@ def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: 
         raise UsageError("does not say how many GPUs", where=source, hint="say it with --gpus 64, or give the whole --layout")
 
 
-def say_notes(asked: Question) -> None:
-    """Write to stderr what was assumed to read a config.json, what --layout left of a file's, and how that was read."""
+def say_notes(*asked: Question) -> None:
+    """Write to stderr what was assumed to read a config.json, what --layout left of a file's, and how that was read; each once."""
+    lines = dict.fromkeys(line for q in asked for line in _notes(q))
+    sys.stderr.write("".join(f"note: {line}\n" for line in lines))
+
+
+def _notes(asked: Question) -> list[str]:
     from parlay.units import show_number
 
     lines = [*asked.model_notes, *asked.layout_notes]
@@ -56,4 +61,4 @@ def say_notes(asked: Question) -> None:
             f"{show_number(len(found.understood), 'setting')} understood, {len(found.ignored)} without effect on time or memory"
         )
         lines += [f"read as {found.framework}: {counts}", *found.notes, *(f"not understood: {x}" for x in found.not_understood)]
-    sys.stderr.write("".join(f"note: {line}\n" for line in lines))
+    return lines

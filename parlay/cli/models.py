@@ -33,7 +33,7 @@ def list_(json: flags.Json = False) -> None:
 
 def show(
     model: Name,
-    seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Sequence length for FLOPs and cache.")] = 8192,
+    seq_len: Annotated[str, typer.Option("--seq-len", metavar="TOKENS", help="Sequence length for FLOPs and cache.")] = "8192",
     json: flags.Json = False,
 ) -> None:
     """Show shapes, parameters by part, FLOPs and K/V cache of a model.
@@ -43,11 +43,12 @@ def show(
     from parlay.models.load import is_config, load_model
     from parlay.report.models import model_document, model_lines
 
+    tokens = flags.token_count(seq_len)
     spec = _imported(model).spec if is_config(model) else load_model(model)
     if json:
-        output.say_json(model_document(spec, seq_len))
+        output.say_json(model_document(spec, tokens))
     else:
-        output.say(model_lines(spec, seq_len, output.page()))
+        output.say(model_lines(spec, tokens, output.page()))
 
 
 def import_(

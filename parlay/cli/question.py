@@ -131,9 +131,16 @@ def _file_layout(table: dict[str, Any], imported: Imported | None, where: str) -
 
 def _kept_notes(kept: dict[str, Any], where: str, sets: list[str]) -> tuple[str, ...]:
     """Return a note on what stays of a file's layout and that --set does not change, where it says anything."""
+    from parlay.layouts.layout import Layout
+
+    usual = Layout.model_fields
     told = {text.partition("=")[0].strip().removeprefix("layout.") for text in sets}
-    said = [f"{k}={_word(v)}" for k, v in kept.items() if k not in told and v not in (None, False, 0, "", (), [], "none")]
-    return (f"--layout replaces the degrees of {where}; of its layout stays {', '.join(said)}",) if said else ()
+    said = [
+        f"{k}={_word(v)}"
+        for k, v in kept.items()
+        if k in usual and k not in told and (k, v) != ("sp", True) and v not in (usual[k].default, "none", [])
+    ]
+    return (f"--layout replaces the degrees of {where}; kept from it: {', '.join(said)}",) if said else ()
 
 
 def _word(value: Any) -> str:

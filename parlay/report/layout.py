@@ -105,9 +105,10 @@ def estimate_command(e: Estimate, typed: Typed | None = None) -> str:
 def _run_flags(e: Estimate, gpu_hour_usd: float | None) -> list[str]:
     """Return the flags of the whole run: its tokens, and the price where it is not the catalog's."""
     tokens, listed = e.workload.total_tokens, e.cluster.gpu_hour_usd
-    flags = [f"--tokens {exact_count(tokens)}"] if tokens else []
-    known = listed is not None and listed.value == gpu_hour_usd
-    return flags if gpu_hour_usd is None or known else [*flags, f"--gpu-hour-usd {gpu_hour_usd}"]
+    if not tokens:
+        return []
+    known = gpu_hour_usd is None or (listed is not None and listed.value == gpu_hour_usd)
+    return [f"--tokens {exact_count(tokens)}", *([] if known else [f"--gpu-hour-usd {gpu_hour_usd:.15g}"])]
 
 
 def _set(section: str, name: str, value: object) -> str:

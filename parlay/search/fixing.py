@@ -61,9 +61,14 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
                 "ulysses is the inner degree of usp alone", where=f"--fix cp_kind={','.join(kept['cp_kind'])}", hint=hint
             )
         meant.append(Bound("cp", ">=", 2))
+    # Where no value divides a rank's batch, a search falls back to one sequence, which is not what was fixed.
+    implied = [Bound("micro_batch", ">=", min(kept["micro_batch"]))] if kept.get("micro_batch") else []
     if meant or said:
         kept["asked"] = dataclasses.replace(
-            space.asked, bounds=(*space.asked.bounds, *meant), fixed=(*space.asked.fixed, *said.values())
+            space.asked,
+            bounds=(*space.asked.bounds, *meant),
+            fixed=(*space.asked.fixed, *said.values()),
+            implied=(*space.asked.implied, *implied),
         )
     refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)
     return dataclasses.replace(space, **kept, refine=refine)

@@ -265,7 +265,8 @@ def test_compare_on_different_numbers_of_gpus_says_both(parlay):
 def test_the_next_command_keeps_tokens_and_price(parlay):
     out = parlay("plan", *QUESTION, "--gpus", "64", "--tokens", "1234567890", "--gpu-hour-usd", "2.5").out
     assert "--tokens 1234567890 --gpu-hour-usd 2.5" in out[out.index("next:") :]
-    out = parlay("plan", *QUESTION, "--gpus", "64").out
+    out = parlay("plan", *QUESTION, "--gpus", "64", "--gpu-hour-usd", "2.5").out  # a price alone gives no cost
+    assert "--gpu-hour-usd" not in out[out.index("next:") :]
     assert "--tokens" not in out[out.index("next:") :]
 
 
@@ -429,6 +430,7 @@ def test_counts_times_and_bytes_may_have_units(parlay):
     assert parlay(*plan, "--gpus", "1k", "--global-batch", "1000").document["question"]["gpus"] == 1000
     assert parlay(*plan, "--gpus", "8", "--headroom", "4GiB").document["headroom_bytes"] == 4 * 2**30
     assert parlay(*plan, "--gpus", "8", "--headroom", "4").document["headroom_bytes"] == 4 * 2**30
+    assert "training FLOPs per token at 8,000 tokens" in parlay("models", "show", "llama-3.1-8b", "--seq-len", "8k").out
     schedule = ["schedule", "1f1b", "--stages", "2", "--micro-batches", "4", "--json"]
     units = ["--forward", "5ms", "--backward", "10 ms", "--weight", "4ms", "--transfer", "500us"]
     bare = ["--forward", "0.005", "--backward", "0.01", "--weight", "0.004", "--transfer", "0.0005"]

@@ -112,3 +112,14 @@ def test_show_and_import_say_what_they_guessed(parlay, tmp_path):
     both = parlay("models", "import", tmp_path, "--json", "-o", to)
     assert both.document["model"]["hidden"] == 64
     assert load_model(to).hidden == 64
+
+
+@pytest.mark.parametrize("command", [["sweep", "X", *WHERE], ["explain", "step.bubble", "X", "--on", "dgx-h100", "--layout", "tp2"],
+                                     ["compare", "X", "--on", "dgx-h100", "--layout", "tp2", "--layout", "tp1.pp2"]],
+                         ids=lambda c: c[0])  # fmt: skip
+def test_guesses_are_noted_once_wherever_a_config_is_priced(parlay, tmp_path, command):
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 128, "num_hidden_layers": 64, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ran = parlay(*(tmp_path if word == "X" else word for word in command))
+    assert ran.code == 0
+    assert ran.err.count("num_attention_heads = 32 (not in the file") == 1

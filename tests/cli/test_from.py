@@ -145,7 +145,7 @@ def test_a_layout_beside_a_run_file_replaces_its_degrees(capsys, tmp_path):
     path.write_text(
         "model = 'llama-3.1-70b'\ncluster = 'dgx-h100'\ngpus = 128\n"
         "[layout]\ntp = 4\ncp = 2\npp = 4\ndp = 4\nvpp = 5\nmicro_batch = 2\nlast_layers = 10\n"
-        "schedule = 'interleaved'\nrecompute = 'full'\nrecompute_layers = 2\ntp_overlap = true\n",
+        "schedule = 'interleaved'\nzero = 0\nsp = true\ncp_kind = 'zigzag'\nrecompute = 'full'\nrecompute_layers = 2\ntp_overlap = true\n",
         encoding="utf-8",
     )
     code, out, err = run(capsys, "estimate", path, "--layout", "tp8.pp4.dp2", "--json")
@@ -154,9 +154,10 @@ def test_a_layout_beside_a_run_file_replaces_its_degrees(capsys, tmp_path):
     assert [layout[a] for a in ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "last_layers")] == [8, 1, 4, 2, 1, 1, None]
     assert (layout["recompute"], layout["recompute_layers"], layout["tp_overlap"]) == (["full"], 2, True)
     assert (
-        f"--layout replaces the degrees of {path}; of its layout stays recompute=full, recompute_layers=2, tp_overlap=true" in err
+        f"--layout replaces the degrees of {path}; kept from it: zero=0, recompute=full, recompute_layers=2, tp_overlap=true"
+        in err
     )
-    changed = ["--recompute", "none", "--set", "layout.tp_overlap=false"]
+    changed = ["--recompute", "none", "--zero", "1", "--set", "layout.tp_overlap=false"]
     assert "replaces" not in run(capsys, "estimate", path, "--layout", "tp8.pp4.dp2", *changed)[2]
 
 
