@@ -98,7 +98,7 @@ def ask(
         check_whole(table, source, gpus is None and keep_layout and layout is None, imported)
     found = _resolve(table, where)
     if found.layout is not None and keep_layout:
-        _refuse_idle(found.layout, where)
+        _refuse_idle(found.layout, where, imported=imported is not None and layout is None)
     return dataclasses.replace(
         found, imported=imported, typed=typed, layout_notes=_kept_notes(kept, where, sets or []), file_layout=file
     )
@@ -275,8 +275,10 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
     return Question(model, cluster, gpus, workload, chosen, _section(table, "budget", where), rate, model_notes=notes)
 
 
-def _refuse_idle(layout: Layout, where: str) -> None:
-    """Raise UsageError where a layout sets a degree that nothing would use."""
+def _refuse_idle(layout: Layout, where: str, *, imported: bool) -> None:
+    """Raise UsageError where a layout sets an inner degree that nothing would use; an imported one may: its job runs so."""
+    if imported:
+        return
     if layout.ulysses > 1 and layout.cp_kind != "usp":
         raise UsageError(
             f"ulysses={layout.ulysses} is the inner degree of usp, but cp_kind is {layout.cp_kind}", where=f"{where}: layout",
@@ -286,11 +288,6 @@ def _refuse_idle(layout: Layout, where: str) -> None:
         raise UsageError(
             f"ulysses={layout.ulysses} splits context-parallel ranks, but cp is 1", where=f"{where}: layout",
             hint="raise cp to a multiple of ulysses, or leave ulysses out",
-        )  # fmt: skip
-    if layout.zero < 3 and layout.shard not in (None, layout.dp * layout.cp):
-        raise UsageError(
-            f"shard={layout.shard} is the span of a ZeRO-3 shard, but zero is {layout.zero}", where=f"{where}: layout",
-            hint="add zero3, or leave shard out",
         )  # fmt: skip
 
 

@@ -61,7 +61,6 @@ def assert_refused(ran, message, hint=""):
         ([*ESTIMATE, "--layout", "tp8.pp2.dp4", "--recompute", "full,none"], "'none' stands alone", ""),
         ([*ESTIMATE, "--layout", "tp8.pp2.dp4.ulysses2"], "ulysses=2 is the inner degree of usp", "cp_kind=usp"),
         ([*ESTIMATE, "--layout", "tp8.pp2.dp4.ulysses2", "--set", "layout.cp_kind=usp"], "but cp is 1", "raise cp"),
-        ([*ESTIMATE, "--layout", "tp8.pp2.dp4.shard2"], "shard=2 is the span of a ZeRO-3 shard", "add zero3"),
         ([*ESTIMATE, "--layout", "tp12.pp2.dp4"], "tp=12 does not divide", "tp may be 1, 2, 4, 8 (8 GPUs share"),
         ([*PLAN, "--fix", "ep=8"], "--fix ep=8: llama-3.1-8b has no experts", "leave out ep"),
         ([*PLAN, "--require", "ep>=2"], "ep>=2: llama-3.1-8b has no experts", "leave out ep"),

@@ -214,3 +214,15 @@ def test_a_missing_file_a_directory_and_bytes(capsys, tmp_path):
     code, _, err = run(capsys, "estimate", "--from", tmp_path / "b.sh", "--on", "dgx-h100")
     assert code == 2
     assert "is not UTF-8 text" in err
+
+
+def test_optimizer_instances_below_zero_3_are_priced(capsys, tmp_path):
+    """Half the ranks share an optimizer state, so each holds twice as much of it."""
+    peaks = []
+    for more in ("", " --num-distributed-optimizer-instances 2"):
+        path = tmp_path / "train.sh"
+        path.write_text(f"{FULL} --use-distributed-optimizer{more}", encoding="utf-8")
+        code, out, _ = run(capsys, "estimate", "--from", path, "--on", "dgx-h100", "--json")
+        assert code == 0
+        peaks.append(json.loads(out)["estimate"]["memory_peak_bytes"])
+    assert peaks[1] > peaks[0]
