@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -43,6 +45,16 @@ def read_text(path: Path, *, most_bytes: int = MAX_FILE_BYTES) -> str:
         raise UsageError("is not UTF-8 text", where=str(path)) from None
 
 
+def read_standard_input(most_bytes: int) -> bytes:
+    """Return at most one byte more than `most_bytes` of standard input, or raise UsageError: closed, not readable."""
+    if sys.stdin is None:
+        raise UsageError("is closed", where="standard input", hint="pipe the text in, or name a file instead of -")
+    try:
+        return sys.stdin.buffer.read(most_bytes + 1)
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror or error})", where="standard input") from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the table of a TOML file, or raise UsageError naming file, line and what is wrong."""
     text = read_text(path)
@@ -56,10 +68,26 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def validate(kind: type[S], data: Mapping[str, Any], where: str) -> S:
     """Return `data` as a `kind`, or raise UsageError that names the first wrong key and what is allowed there."""
+    for key, value in data.items():  # pydantic would take true for 1
+        if isinstance(value, bool) and _is_number(kind, str(key)):
+            raise UsageError(f"must be a number, got {str(value).lower()}", where=f"{where}: {key}")
     try:
         return kind.model_validate(dict(data))
     except ValidationError as error:
         raise as_usage_error(error, kind, where) from None
+
+
+@lru_cache(maxsize=1024)
+def _is_number(kind: type[BaseModel], key: str) -> bool:
+    """Return whether a key takes numbers, and neither true nor false."""
+    field = kind.model_fields.get(key)
+    inner = _parts(field.annotation) if field else set()
+    return bool(inner & {int, float}) and bool not in inner
+
+
+def _parts(annotation: Any) -> set[Any]:
+    """Return a type and those that it is made of."""
+    return {annotation}.union(*map(_parts, get_args(annotation)))
 
 
 def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) -> UsageError:
@@ -82,7 +110,8 @@ def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) ->
     else:
         message = f"{first['msg'][0].lower()}{first['msg'][1:]}, got {given}"
     if len(complaints) > 1:
-        hint = "; ".join(x for x in (hint, f"{len(complaints) - 1} more problem(s) in this file") if x)
+        more = len(complaints) - 1
+        hint = "; ".join(x for x in (hint, f"{more} more problem{'s' if more > 1 else ''}") if x)
     return UsageError(message, where=f"{where}: {key}", hint=hint)
 
 

@@ -68,7 +68,8 @@ def parse_quantity(text: object, dimension: str, *, where: str | None = None, po
             unit = match.group(2)
             factor = 1.0 if unit == "" else factor_of(unit)
         if not match or factor is None:
-            raise UsageError(f"'{text[:60]}' is not a quantity in {dimension}", where=where, hint=f"write it like {examples}")
+            what = "a count" if dimension == "count" else f"a quantity in {dimension}"
+            raise UsageError(f"'{text[:60]}' is not {what}", where=where, hint=f"write it like {examples}")
         value = float(match.group(1).replace(",", "").replace("_", "")) * factor
     else:
         value = float(text)
@@ -113,7 +114,7 @@ def show_bytes(value: float, digits: int = 3) -> str:
 
 def show_seconds(value: float, digits: int = 3) -> str:
     """Return seconds with the unit that suits their size: 12.3 s, 4.56 ms, 7.8 us, 3.2 h, 41 days."""
-    magnitude = abs(value)
+    magnitude = _rounded(value, digits)
     for factor, unit in ((86400.0 * 2, "days"), (3600.0, "h"), (1.0, "s"), (1e-3, "ms")):
         if magnitude >= factor:
             scale = 86400.0 if unit == "days" else factor
@@ -129,9 +130,47 @@ def show_rate(value: float, unit: str, digits: int = 3) -> str:
     return f"{significant(value, digits)} {unit}"
 
 
+def exact_count(value: int) -> str:
+    """Return a whole number as `parse_count` reads it back.
+
+    >>> exact_count(15 * 10**12), exact_count(1_234_567)
+    ('15T', '1234567')
+    """
+    factor, suffix = next(((f, s) for s, f in (("T", 10**12), ("B", 10**9), ("M", 10**6)) if value % f == 0), (1, ""))
+    return f"{value // factor}{suffix}"
+
+
 def show_count(value: float, digits: int = 3) -> str:
-    """Return a count as people say it: 70.6B, 15T, 512, 8,192."""
+    """Return a count as people say it: 70.6B, 15T, 512, 8,192; a small amount that is not whole keeps its digits: 0.284.
+
+    >>> show_count(999_885_952), show_count(0.2837), show_count(15e12), show_count(512)
+    ('1.00B', '0.284', '15.0T', '512')
+    """
     for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if abs(value) >= factor:
+        if _rounded(value, digits) >= factor:
             return f"{significant(value / factor, digits)}{suffix}"
-    return f"{value:,.0f}"
+    small = 0 < abs(value) < 100 and value != int(value)
+    return significant(value, digits) if small else f"{value:,.0f}"
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Return the size of a value as it will be printed: 999.9 million is a billion, not 1,000 million."""
+    return float(f"{abs(value):.{digits - 1}e}") if math.isfinite(value) else abs(value)
+
+
+def show_number(value: int, word: str) -> str:
+    """Return a whole number of things.
+
+    >>> show_number(1, "token"), show_number(8192, "token")
+    ('1 token', '8,192 tokens')
+    """
+    return f"{value:,} {word}{'' if value == 1 else 's'}"
+
+
+def show_usd(value: float) -> str:
+    """Return a price of an hour in USD, exactly.
+
+    >>> show_usd(2), show_usd(2.5), show_usd(1.235)
+    ('2.00 USD', '2.50 USD', '1.235 USD')
+    """
+    return f"{value:,.2f} USD" if round(value, 2) == value else f"{value:,.10g} USD"

@@ -32,6 +32,12 @@ def test_two_commands_set_everything_up():
     assert sample_command(README) == MAIN_JOB.split()[1:]
 
 
+def test_the_sample_says_what_it_leaves_out():
+    """The command prints the seconds of its search; the sample cannot, and the README says so."""
+    assert "how many seconds the search took, which differ from run to run" in README
+    assert not re.search(r"priced in \d", README)
+
+
 def test_ci_takes_both_commands_from_the_readme():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for part, name in ((TESTED, "tests"), ("parlay plan", "plan")):

@@ -9,11 +9,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parlay.cli import flags, output
+
+if TYPE_CHECKING:
+    from parlay.rates.calibration_file import Calibration
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A file that `parlay calibrate` wrote.")]
 Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")]
@@ -30,9 +33,7 @@ def run(
     on: Annotated[
         str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster this is: its datasheet bounds what is believed.")
     ] = None,
-    seq_len: Annotated[
-        int, typer.Option("--seq-len", metavar="TOKENS", min=1, help="Sequence length of the model's shapes.")
-    ] = 4096,
+    seq_len: Annotated[str, typer.Option("--seq-len", metavar="TOKENS", help="Sequence length of the model's shapes.")] = "4096",
     micro_batch: Annotated[
         int, typer.Option("--micro-batch", metavar="N", min=1, help="Sequences of a micro-batch of the model's shapes.")
     ] = 1,
@@ -64,6 +65,7 @@ def run(
         str | None, typer.Option("--backend", metavar="NAME", help="nccl or gloo. [default: nccl with GPUs, else gloo]")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the points that FILE lacks.")] = False,
+    json: flags.Json = False,
 ) -> None:
     """Measure this machine, or a cluster.
 
@@ -90,7 +92,7 @@ def run(
     settings = Settings(
         output=out,
         model=load_model(model) if model else None,
-        seq_len=seq_len,
+        seq_len=flags.token_count(seq_len),
         micro_batch=micro_batch,
         dtypes=_listed(dtypes, ("bf16", "fp16", "fp32", "tf32", "fp8"), "--dtypes"),
         parts=_listed(parts, PARTS, "--parts") if parts else PARTS,
@@ -114,9 +116,7 @@ def run(
     finally:
         bar.close()
     if job.rank == 0:
-        from parlay.report.calibrate import run_lines
-
-        output.say(run_lines(found, str(out), output.page()))
+        _say_written(found, out, json)
 
 
 def show(file: File, json: flags.Json = False) -> None:
@@ -171,6 +171,7 @@ def import_(
         int | None, typer.Option("--ranks-per-host", metavar="N", min=1, help="Ranks on each host, where the file does not say.")
     ] = None,
     on: Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="The cluster it was measured on.")] = None,
+    json: flags.Json = False,
 ) -> None:
     """Import what other tools measured.
 
@@ -180,14 +181,23 @@ def import_(
     from parlay.calibrate.imports import import_file
     from parlay.errors import UsageError
     from parlay.hardware.load import load_cluster, user_catalog_directory
-    from parlay.report.calibrate import run_lines
 
     if out.exists():
         raise UsageError("is there already", where=str(out), hint="choose another name with -o")
     cluster = load_cluster(on, user_catalog_directory()) if on else None
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     found = save_calibration(import_file(source, now, cluster=cluster, ranks_per_host=ranks_per_host), out)
-    output.say(run_lines(found, str(out), output.page()))
+    _say_written(found, out, json)
+
+
+def _say_written(found: Calibration, out: Path, json: bool) -> None:
+    """Say what a file that was just written holds: the document of `calibrate show`, or a summary."""
+    from parlay.report.calibrate import run_lines, show_document
+
+    if json:
+        output.say_json(show_document(found))
+    else:
+        output.say(run_lines(found, str(out), output.page()))
 
 
 def fit(file: File, json: flags.Json = False) -> None:

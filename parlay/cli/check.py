@@ -21,6 +21,7 @@ def check(
 
     Example: parlay check run.toml
     """
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
@@ -29,6 +30,7 @@ def check(
             "is not a run file", where=run, hint="parlay check takes a TOML file with model, cluster, [layout] and [budget]"
         )
     q = ask(run, sets=sets)
+    say_notes(q)
     if q.layout is None:
         raise UsageError("is missing", where=f"{run}: layout", hint="add [layout] with tp, pp, dp ...; `parlay plan` finds one")
 
@@ -41,9 +43,9 @@ def check(
     from parlay.report.budget import budget_document, budget_lines
 
     if json:
-        output.say_json(budget_document(found, results))
+        output.say_json(budget_document(found, results, q.gpu_hour_usd))
     else:
-        output.say(budget_lines(found, results, output.page()))
+        output.say(budget_lines(found, results, output.page(), q.gpu_hour_usd))
     if not all(r.kept for r in results):
         raise typer.Exit(1)
 

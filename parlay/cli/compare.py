@@ -31,6 +31,7 @@ def compare(
 
     Example: parlay compare llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --layout tp4.pp4.dp4
     """
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
@@ -43,7 +44,9 @@ def compare(
     if other is not None and layouts:
         raise UsageError("two run files and --layout are both given", where="compare", hint="give either")
     pairs = zip((model, other or model), layouts or [None, None], strict=True)
-    asked = [ask(name, on=on, gpus=gpus, layout=x, training=fields, sets=sets) for name, x in pairs]
+    asked = [ask(name, on=on, gpus=flags.gpu_count(gpus), layout=x, training=fields, sets=sets) for name, x in pairs]
+
+    say_notes(*asked)
 
     from parlay.cli.rates import rates_of
     from parlay.estimate.estimate import estimate as price

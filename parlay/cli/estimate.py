@@ -38,8 +38,9 @@ def estimate(
 ) -> None:
     """Price one layout: memory by stage, time term by term.
 
-    The layout may also stand in a run file's [layout] section, or in a framework's own configuration (--from). Exit 1 if it
-    does not fit.
+    The layout may also stand in a run file's [layout] section, or in a framework's own configuration (--from). Beside either, --layout
+    replaces the degrees: what it leaves out is 1. Recompute and what else it cannot say stay as the file has them. Exit 1 if it does not
+    fit.
 
     Example: parlay estimate llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --seq-len 8192 --global-batch 512
     """
@@ -52,7 +53,7 @@ def estimate(
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
     extra: dict[str, Any] = {"zero": zero, "recompute": recompute}
     q = ask(
-        model, on=on, gpus=gpus, layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
+        model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
         source=source,
     )  # fmt: skip
     say_notes(q)

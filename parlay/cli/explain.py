@@ -34,9 +34,11 @@ def explain(
     term: Name = None,
     model: Model = None,
     on: flags.On = None,
+    gpus: flags.Gpus = None,
     layout: Layout = None,
     seq_len: flags.SeqLen = None,
     global_batch: flags.GlobalBatch = None,
+    precision: flags.Precision = None,
     framework: flags.Framework = None,
     rates: flags.Rates = None,
     sets: Sets = None,
@@ -51,8 +53,8 @@ def explain(
     Example: parlay explain step.exposed.tp llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4
     """
     if model is not None and term is not None:
-        training = flags.training(seq_len, global_batch, None, None, None, framework, None)
-        _term(term, model, on=on, layout=layout, training=training, rates=rates, sets=sets, json=json)
+        training = flags.training(seq_len, global_batch, None, precision, None, framework, None)
+        _term(term, model, on=on, gpus=gpus, layout=layout, training=training, rates=rates, sets=sets, json=json)
     elif term is None:
         from parlay.formulas.registry import formulas
         from parlay.report.explain import list_document, list_lines
@@ -129,16 +131,19 @@ def _term(
     model: str,
     *,
     on: str | None,
+    gpus: str | None,
     layout: str | None,
     training: dict[str, Any],
     rates: Path | None,
     sets: list[str] | None,
     json: bool,
 ) -> None:
+    from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
-    q = ask(model, on=on, layout=layout, training=training, sets=sets)
+    q = ask(model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=training, sets=sets)
+    say_notes(q)
     if q.layout is None:
         raise UsageError("no layout given", where="explain", hint="write one: --layout tp8.pp4.dp2")
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+MOST_TOKENS = 1 << 30  # of a sequence
 MODEL_HELP = "A model of the catalog, a model TOML, a Hugging Face config.json, or a run file (run.toml)."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 ModelOrNone = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
 FROM_HELP = "A framework's configuration: Megatron-LM arguments (script, list, YAML), torchtitan TOML, DeepSpeed JSON; or -."
 From = Annotated[str | None, typer.Option("--from", metavar="FILE", help=FROM_HELP)]
 On = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help="A cluster of the catalog, or a cluster TOML.")]
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="How many GPUs.")]
+Gpus = Annotated[str | None, typer.Option("--gpus", metavar="N", help="How many GPUs.")]
 SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="TOKENS", help="Sequence length. [default: 4096]")]
 GlobalBatch = Annotated[
     str | None, typer.Option("--global-batch", metavar="SEQUENCES", help="Sequences per step, all GPUs. [default: 512]")
@@ -38,6 +40,26 @@ Rates = Annotated[
     typer.Option("--rates", metavar="FILE", help="Rates measured by `parlay calibrate run`, over those Parlay ships."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def gpu_count(text: str | None) -> int | None:
+    """Return the number of --gpus, in digits or with K; whether it is one of GPUs is checked with the rest of the question."""
+    if text is None or re.fullmatch(r"-?\d{1,19}", text.strip()):
+        return text if text is None else int(text)
+    from parlay.units import parse_count
+
+    return parse_count(text, where="--gpus")
+
+
+def token_count(text: str) -> int:
+    """Return the tokens of a --seq-len that stands alone, in digits or with K."""
+    from parlay.errors import UsageError
+    from parlay.units import parse_count
+
+    count = parse_count(text, where="--seq-len")
+    if count > MOST_TOKENS:
+        raise UsageError(f"must be a whole number from 1 to {MOST_TOKENS:,}, got {text[:40]}", where="--seq-len")
+    return count
 
 
 def note_price(gpu_hour_usd: float | None, total_tokens: int | None) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def base_table(source: str, gpus: int | None, layout: str | None, keep_layout: bool) -> tuple[dict[str, Any], Imported]:
-    """Return the table of a framework's file and what was read; without its layout where one is given or looked for."""
+    """Return the table of a framework's file and what was read; without its layout where one is looked for."""
     from parlay.frameworks.detect import read_framework
 
     try:
@@ -25,9 +25,6 @@ def base_table(source: str, gpus: int | None, layout: str | None, keep_layout: b
     table = {key: dict(value) if isinstance(value, dict) else value for key, value in imported.table.items()}
     if not keep_layout:
         table.pop("layout", None)
-    elif layout is not None:
-        table.pop("gpus", None)
-        table.pop("layout")
     return table, imported
 
 
@@ -48,11 +45,20 @@ def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: 
         raise UsageError("does not say how many GPUs", where=source, hint="say it with --gpus 64, or give the whole --layout")
 
 
-def say_notes(asked: Question) -> None:
-    """Write to stderr what was assumed to read a model's config.json, and how a framework's file was read."""
-    lines = list(asked.model_notes)
+def say_notes(*asked: Question) -> None:
+    """Write to stderr what was assumed to read a config.json, what --layout left of a file's, and how that was read; each once."""
+    lines = dict.fromkeys(line for q in asked for line in _notes(q))
+    sys.stderr.write("".join(f"note: {line}\n" for line in lines))
+
+
+def _notes(asked: Question) -> list[str]:
+    from parlay.units import show_number
+
+    lines = [*asked.model_notes, *asked.layout_notes]
     found = asked.imported
     if found is not None:
-        counts = f"{len(found.understood)} settings understood, {len(found.ignored)} without effect on time or memory"
+        counts = (
+            f"{show_number(len(found.understood), 'setting')} understood, {len(found.ignored)} without effect on time or memory"
+        )
         lines += [f"read as {found.framework}: {counts}", *found.notes, *(f"not understood: {x}" for x in found.not_understood)]
-    sys.stderr.write("".join(f"note: {line}\n" for line in lines))
+    return lines

@@ -16,7 +16,7 @@ from importlib import import_module
 import typer
 
 from parlay import __version__
-from parlay.errors import ParlayError, UnknownNameError
+from parlay.errors import ParlayError, UnknownNameError, UsageError
 
 COMMANDS = {
     "plan": "Find the best parallel layouts for a model on a cluster.",
@@ -45,7 +45,11 @@ Start with: parlay plan llama-3.1-70b --on dgx-h100 --gpus 64 --seq-len 8192 --g
 
 def main(arguments: list[str]) -> int:
     """Run the program with `arguments` and return its exit code."""
+    if sys.stderr is None:  # closed by whoever started us: there is nobody to complain to
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
+        if sys.stdout is None:
+            raise UsageError("is closed", where="standard output", hint="send it to a file, a pipe or /dev/null")
         return _run(arguments)
     except ParlayError as error:
         return _say(error)

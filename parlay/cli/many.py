@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from parlay.errors import UsageError
@@ -41,10 +42,20 @@ def clusters_of(text: str, where: str = "--on") -> list[Cluster]:
 
 
 def models_of(text: str, where: str = "MODEL") -> list[ModelSpec]:
-    """Return the models of "a,b": names of the catalog or files."""
-    from parlay.models.load import load_model
+    """Return the models of "a,b": names of the catalog or files; what was assumed to read a config.json is noted on stderr."""
+    from parlay.models.load import is_config, load_model
 
-    return [load_model(name) for name in texts_of(text, where)]
+    found = []
+    for name in texts_of(text, where):
+        if is_config(name):
+            from parlay.models.huggingface import import_config
+
+            read = import_config(name)
+            sys.stderr.write("".join(f"note: {name}: {x}\n" for x in read.assumed))
+            found.append(read.spec)
+        else:
+            found.append(load_model(name))
+    return found
 
 
 def check_size(cluster: Cluster, gpus: int) -> None:

@@ -12,6 +12,7 @@ from parlay.cli import asked, flags, output
 
 if TYPE_CHECKING:
     from parlay.cli.question import Question
+    from parlay.report.layout import Typed
 
 
 def plan(
@@ -33,7 +34,7 @@ def plan(
     most: asked.Most = None,
     least: asked.Least = None,
     require: asked.Require = None,
-    headroom: asked.Headroom = 0.0,
+    headroom: asked.Headroom = "0",
     min_micro_batches: asked.MinMicroBatches = 1,
     pareto: asked.Pareto = False,
     sensitivity: asked.Sensitivity = False,
@@ -58,7 +59,16 @@ def plan(
     from parlay.cli.question import ask
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
-    q = ask(model, on=on, gpus=gpus, training=fields, sets=sets, gpu_hour_usd=gpu_hour_usd, source=source, keep_layout=False)
+    q = ask(
+        model,
+        on=on,
+        gpus=flags.gpu_count(gpus),
+        training=fields,
+        sets=sets,
+        gpu_hour_usd=gpu_hour_usd,
+        source=source,
+        keep_layout=False,
+    )
     say_notes(q)
     flags.note_price(gpu_hour_usd, q.workload.total_tokens)
 
@@ -82,10 +92,14 @@ def plan(
         raise typer.Exit(1)
 
 
-def _typed(q: Question, rates: Path | None) -> tuple[str | None, str | None]:
-    """Return the words of the next command that stand for model and cluster, with the rates behind the cluster."""
+def _typed(q: Question, rates: Path | None) -> Typed:
+    """Return what the next command says as it was typed, with the rates behind the cluster."""
+    from parlay.report.layout import Typed
+
     model, cluster = q.typed
-    return (model, cluster) if rates is None else (model, f"{cluster or q.cluster.id} --rates {shlex.quote(str(rates))}")
+    if rates is not None:
+        cluster = f"{cluster or q.cluster.id} --rates {shlex.quote(str(rates))}"
+    return Typed(model, cluster, q.file_layout, q.gpu_hour_usd)
 
 
 def register(app: typer.Typer) -> None:

@@ -33,7 +33,14 @@ class Question:
     gpu_hour_usd: float | None
     imported: Imported | None = None  # what --from read
     model_notes: tuple[str, ...] = ()  # what was assumed to read the model's config.json
+    layout_notes: tuple[str, ...] = ()  # what stays of a file's layout beside --layout
+    file_layout: dict[str, Any] | None = None  # what would; None where `typed` names no file that may hold a layout
     typed: tuple[str | None, str | None] = (None, None)  # words that stand for model and cluster on a command line
+
+    @property
+    def model_has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return any(kind.mlp.kind == "moe" for kind in self.model.kinds.values())
 
 
 def ask(
@@ -69,19 +76,78 @@ def ask(
         if value is not None:
             table[key] = value
     table["training"] = _section(table, "training", where) | {k: v for k, v in (training or {}).items() if v is not None}
-    chosen = _section(table, "layout", where) | (_layout_of(layout) if layout is not None else {})
+    chosen = _section(table, "layout", where)
     flags = {k: v for k, v in (layout_fields or {}).items() if v is not None}
     if "recompute" in flags:
         chosen.pop("recompute_layers", None)  # it belonged to the recompute that the flag replaces
+    kept: dict[str, Any] = {}
+    if layout is not None:
+        kept, text = _kept(chosen), _layout_of(layout)
+        chosen = kept | text
+        kept = {k: v for k, v in kept.items() if k not in {**text, **flags}}
+        if gpus is None:
+            table.pop("gpus", None)  # the text tells
     if chosen or flags:
         table["layout"] = chosen | flags
+    file = _file_layout(table, imported, where)
     typed = _typed(table, model, source, sets or [])
     table = _with_sets(table, sets or [])
     if source is not None and imported is not None:
         from parlay.cli.framework_file import check_whole
 
         check_whole(table, source, gpus is None and keep_layout and layout is None, imported)
-    return dataclasses.replace(_resolve(table, where), imported=imported, typed=typed)
+    found = _resolve(table, where)
+    if found.layout is not None and keep_layout:
+        _refuse_idle(found.layout, where, imported=imported is not None and layout is None)
+    return dataclasses.replace(
+        found, imported=imported, typed=typed, layout_notes=_kept_notes(kept, where, sets or []), file_layout=file
+    )
+
+
+# Of a file's [layout], what a layout's short form replaces whole: degrees, and counts that make sense with them alone.
+DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "micro_batch", "ulysses", "shard", "first_layers", "last_layers")
+
+
+def _kept(file: dict[str, Any]) -> dict[str, Any]:
+    """Return what stays of a file's layout beside a short form, which tells the degrees: those it leaves out are 1.
+
+    What it cannot tell, such as recompute, stays, and so does the ZeRO stage; 1f1b and interleaved follow from vpp.
+    """
+    usual = file.get("schedule") in ("1f1b", "interleaved")
+    return {k: v for k, v in file.items() if k not in DEGREES and not (usual and k == "schedule")}
+
+
+def _file_layout(table: dict[str, Any], imported: Imported | None, where: str) -> dict[str, Any] | None:
+    """Return what would stay, beside --layout, of the layout in a framework's file or in a run file that holds its own model."""
+    from parlay.layouts.layout import Layout
+    from parlay.specfile import validate
+
+    if imported is None and not isinstance(table.get("model"), dict):
+        return None
+    kept = _kept({**(imported.table.get("layout", {}) if imported else {}), **_section(table, "layout", where)})
+    checked = validate(Layout, kept, f"{where}: layout")
+    return {name: getattr(checked, name) for name in kept}
+
+
+def _kept_notes(kept: dict[str, Any], where: str, sets: list[str]) -> tuple[str, ...]:
+    """Return a note on what stays of a file's layout and that --set does not change, where it says anything."""
+    from parlay.layouts.layout import Layout
+
+    usual = Layout.model_fields
+    told = {text.partition("=")[0].strip().removeprefix("layout.") for text in sets}
+    said = [
+        f"{k}={_word(v)}"
+        for k, v in kept.items()
+        if k in usual and k not in told and (k, v) != ("sp", True) and v not in (usual[k].default, "none", [])
+    ]
+    return (f"--layout replaces the degrees of {where}; kept from it: {', '.join(said)}",) if said else ()
+
+
+def _word(value: Any) -> str:
+    """Return a value of a layout as --set takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _layout_of(text: str) -> dict[str, Any]:
@@ -199,10 +265,30 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
         raise UsageError(f"{cluster.name} has {limit:,.0f} GPUs, not {gpus:,}", where="gpus")
     rate = table.get("gpu_hour_usd")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e6):
-        raise UsageError(f"a price per GPU-hour must be above 0, got {rate!r}", where=f"{where}: gpu_hour_usd", hint="e.g. 2.5")
+        raise UsageError(
+            f"a price per GPU-hour must be above 0 and below 1,000,000, got {rate!r}",
+            where=f"{where}: gpu_hour_usd",
+            hint="e.g. 2.5",
+        )
     if rate is None and cluster.gpu_hour_usd is not None:
         rate = cluster.gpu_hour_usd.value
     return Question(model, cluster, gpus, workload, chosen, _section(table, "budget", where), rate, model_notes=notes)
+
+
+def _refuse_idle(layout: Layout, where: str, *, imported: bool) -> None:
+    """Raise UsageError where a layout sets an inner degree that nothing would use; an imported one may: its job runs so."""
+    if imported:
+        return
+    if layout.ulysses > 1 and layout.cp_kind != "usp":
+        raise UsageError(
+            f"ulysses={layout.ulysses} is the inner degree of usp, but cp_kind is {layout.cp_kind}", where=f"{where}: layout",
+            hint="add --set layout.cp_kind=usp, with a cp that ulysses divides, or leave ulysses out",
+        )  # fmt: skip
+    if layout.ulysses > 1 and layout.cp == 1:
+        raise UsageError(
+            f"ulysses={layout.ulysses} splits context-parallel ranks, but cp is 1", where=f"{where}: layout",
+            hint="raise cp to a multiple of ulysses, or leave ulysses out",
+        )  # fmt: skip
 
 
 def _model(given: Any, where: str) -> tuple[ModelSpec, tuple[str, ...]]:

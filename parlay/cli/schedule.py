@@ -12,6 +12,7 @@ from parlay.cli import flags, output
 if TYPE_CHECKING:
     from parlay.schedules import Schedule, Timeline
     from parlay.schedules.costs import Sharing
+    from parlay.schedules.memory import Room
 
 Names = Annotated[list[str], typer.Argument(metavar="SCHEDULE...", help="A schedule's name, or a file of your own (TOML, JSON).")]
 
@@ -28,15 +29,16 @@ def schedule(
         int | None, typer.Option("--group", metavar="N", help="Micro-batches per group (interleaved) or update (pipedream-2bw).")
     ] = None,
     forward: Annotated[
-        float, typer.Option("--forward", metavar="S", help="Forward of one micro-batch on one stage, in seconds.")
-    ] = 1.0,
+        str,
+        typer.Option("--forward", metavar="S", help="Forward of one micro-batch on one stage, in seconds or with a unit (5ms)."),
+    ] = "1",
     backward: Annotated[
-        float | None, typer.Option("--backward", metavar="S", help="Its whole backward. [default: twice the forward]")
+        str | None, typer.Option("--backward", metavar="S", help="Its whole backward. [default: twice the forward]")
     ] = None,
     weight: Annotated[
-        float | None, typer.Option("--weight", metavar="S", help="The weight-gradient part of it. [default: half]")
+        str | None, typer.Option("--weight", metavar="S", help="The weight-gradient part of it. [default: half]")
     ] = None,
-    transfer: Annotated[float, typer.Option("--transfer", metavar="S", help="A transfer between two stages.")] = 0.0,
+    transfer: Annotated[str, typer.Option("--transfer", metavar="S", help="A transfer between two stages.")] = "0",
     slow: Annotated[
         list[str] | None,
         typer.Option("--slow", metavar="STAGE=FACTOR", help="A stage that is slower, such as 2=1.1. May be repeated."),
@@ -69,12 +71,9 @@ def schedule(
     from parlay.schedules.summary import summarise
 
     found = [_load(name, stages, micro_batches, virtual, group) for name in names]
-    b = 2 * forward if backward is None else backward
-    timelines = [
-        _time(s, (forward, b, b / 2 if weight is None else weight, transfer), slow, blocking, share_links) for s in found
-    ]
-    if memory or activations:
-        _check_memory(found, activations, memory)
+    times = _seconds(forward, backward, weight, transfer)
+    timelines = [_time(s, times, slow, blocking, share_links) for s in found]
+    room = _room(found, activations, memory)
     summaries = [summarise(t) for t in timelines]
     for path in out or []:
         _write(path, timelines, force)
@@ -82,9 +81,23 @@ def schedule(
     from parlay.report.schedule import schedule_document, schedule_lines
 
     if json:
-        output.say_json(schedule_document(timelines, summaries))
+        output.say_json(schedule_document(timelines, summaries, room))
     else:
-        output.say(schedule_lines(timelines, summaries, output.page()))
+        output.say(schedule_lines(timelines, summaries, output.page(), room))
+    if room and not room.fits:
+        raise typer.Exit(1)
+
+
+def _seconds(forward: str, backward: str | None, weight: str | None, transfer: str) -> tuple[float, float, float, float]:
+    """Return the seconds of forward, whole backward, its weight gradient and a transfer."""
+    from parlay.units import parse_quantity
+
+    def read(text: str, option: str) -> float:
+        return parse_quantity(text, "s", where=option, positive=False)
+
+    f = read(forward, "--forward")
+    b = 2 * f if backward is None else read(backward, "--backward")
+    return f, b, b / 2 if weight is None else read(weight, "--weight"), read(transfer, "--transfer")
 
 
 def _load(name: str, stages: int, micro_batches: int, virtual: int | None, group: int | None) -> Schedule:
@@ -129,18 +142,19 @@ def _slow(text: str, stages: int) -> tuple[int, float]:
     return found
 
 
-def _check_memory(found: list[Schedule], activations: str | None, memory: str | None) -> None:
-    """Raise AnswerIsNoError if a stage holds more activations than it may."""
+def _room(found: list[Schedule], activations: str | None, memory: str | None) -> Room | None:
+    """Return the activations that every schedule holds beside what a stage may hold; None where that was not asked."""
     from parlay.errors import UsageError
-    from parlay.schedules.memory import held
+    from parlay.schedules.memory import Room, held
     from parlay.units import parse_quantity
 
+    if not (activations or memory):
+        return None
     if not (activations and memory):
         raise UsageError("--activations and --memory belong together", where="schedule")
     each = parse_quantity(activations, "bytes", where="--activations")
     limit = parse_quantity(memory, "bytes", where="--memory")
-    for s in found:
-        held(s, each * s.stages / s.chunks).check(limit)
+    return Room(tuple(held(s, each * s.stages / s.chunks) for s in found), limit)
 
 
 def _write(path: Path, timelines: list[Timeline], force: bool) -> None:

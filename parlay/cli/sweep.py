@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,7 +34,7 @@ def sweep(
     most: asked.Most = None,
     least: asked.Least = None,
     require: asked.Require = None,
-    headroom: asked.Headroom = 0.0,
+    headroom: asked.Headroom = "0",
     min_micro_batches: asked.MinMicroBatches = 1,
     rates: flags.Rates = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -52,7 +53,7 @@ def sweep(
     from parlay.cli.progress import ProgressBar
     from parlay.cli.question import workload_of
     from parlay.cli.rates import rates_of
-    from parlay.search.sweep import cases
+    from parlay.search.sweep import cases, uneven_batches
     from parlay.search.sweep import sweep as run
 
     workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens))
@@ -65,6 +66,8 @@ def sweep(
         raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")
     for case in wanted:
         check_size(case.cluster, case.gpus)
+    if weak and (uneven := uneven_batches(wanted)):
+        sys.stderr.write(f"note: {uneven}\n")
     measured = {c.id: own for c in {case.cluster.id: case.cluster for case in wanted}.values() if (own := rates_of(rates, c))}
     bar = ProgressBar()
     try:

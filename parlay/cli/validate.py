@@ -27,21 +27,24 @@ def validate(
 ) -> None:
     """Predict published runs and show the errors.
 
-    Each run is predicted from its published settings alone.
+    Each run is predicted from its published settings alone. Exit 1 if none can be.
 
-    FILTER compares columns with = != < <= > >= ~ (holds the text), joined by and, or, and parentheses.
+    FILTER compares columns with = != < <= > >= ~ (holds the text), joined by and, or, and parentheses. A framework is one that a run names, or one of Parlay's own names: megatron-core, deepspeed, ...
 
     Example: parlay validate --where 'source=korthikanti or tier=B' --worst 5
     """
     from parlay.errors import UsageError
     from parlay.validation.predict import validate_runs
     from parlay.validation.runs import packaged_runs, read_runs
+    from parlay.validation.where import values_of
 
     if settings is not None and runs is None:
         raise UsageError("needs --runs", where="--settings", hint="the runs that Parlay ships bring their own settings")
-    found = validate_runs(packaged_runs() if runs is None else read_runs(runs, settings), where=where)
+    measured = packaged_runs() if runs is None else read_runs(runs, settings)
+    found = validate_runs(measured, where=where)
     if not found.count:
-        raise UsageError("keeps no run", where="--where", hint="`parlay validate` lists the sources, tiers and devices there are")
+        hint = values_of(measured, where or "") or "`parlay validate` lists the sources, tiers and devices there are"
+        raise UsageError("keeps no run", where="--where", hint=hint)
 
     from parlay.report.validate import validation_document, validation_lines
 
@@ -49,6 +52,8 @@ def validate(
         output.say_json(validation_document(found, worst=worst))
     else:
         output.say(validation_lines(found, output.page(), worst=worst))
+    if not found.predictions:
+        raise typer.Exit(1)
 
 
 def register(app: typer.Typer) -> None:

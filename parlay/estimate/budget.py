@@ -52,7 +52,7 @@ def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | N
             hint = f"did you mean {' or '.join(near)}?" if near else f"limits: {', '.join(values)}"
             raise UsageError(f"unknown limit '{name}'", where=f"{where}.{name}", hint=hint)
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < 1e30:
-            raise UsageError(f"must be a number above 0, got {limit!r}", where=f"{where}.{name}")
+            raise UsageError(f"must be a number above 0 and below 1e30, got {limit!r}", where=f"{where}.{name}")
         if name == "mfu" and limit > 1:
             hint = f"is it {limit / 100:g}?" if limit <= 100 else ""
             raise UsageError(f"must be a share from 0 to 1, got {limit!r}", where=f"{where}.{name}", hint=hint)

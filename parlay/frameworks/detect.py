@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from parlay.frameworks.deepspeed import read_deepspeed
 from parlay.frameworks.given import Imported
 from parlay.frameworks.megatron import read_script, read_yaml
 from parlay.frameworks.torchtitan import SECTIONS, read_torchtitan
-from parlay.specfile import read_text
+from parlay.specfile import read_standard_input, read_text
 
 MOST_BYTES = 1 << 18  # a launch script or a configuration is a few pages
 KNOWN = "a Megatron-LM launch script, argument list or YAML; a torchtitan TOML; a DeepSpeed JSON"
@@ -65,7 +64,7 @@ def read_framework(name: str, gpus: int | None = None) -> Imported:
 
 
 def _from_stdin() -> str:
-    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    data = read_standard_input(MOST_BYTES)
     if len(data) > MOST_BYTES:
         raise UsageError(f"is larger than {MOST_BYTES:,} bytes", where="standard input")
     try:

@@ -70,6 +70,8 @@ class Layout(Spec):
                 f"'{str(given)[:20]}' names no module; write none, full, or modules joined by +: {', '.join(RECOMPUTE)}"
             )
         names = re.split(r"[,+\s]+", given) if isinstance(given, str) else list(given)
+        if "none" in names and set(names) - {"none", ""}:
+            raise ValueError("recompute 'none' stands alone; it recomputes nothing")
         names = ["core_attention" if n in ("selective", "core_attn") else n for n in names if n not in ("none", "")]
         for name in names:
             if name not in RECOMPUTE:

@@ -13,6 +13,18 @@ from parlay.layouts.vocabulary import CP_KINDS, CpKind
 BALANCED: tuple[CpKind, ...] = ("zigzag", "allgather", "usp")  # each rank takes one early and one late chunk
 
 
+MOST_TP = 1024  # ranks that are looked at for a hint
+
+
+def _tp_hint(q: Question, more: str = "") -> str:
+    """Return which degrees keep every rule on the shapes that tensor parallelism cuts, and the width of the fast links."""
+    widest = min(int(q.cluster.scale_up_gpus.value), MOST_TP)
+    tries = Layouts.grid(tp=np.arange(1, widest + 1))
+    broken = _heads(tries, q) | _kv_heads(tries, q) | _kv_copies(tries, q) | _width(tries, q)
+    allowed = [int(t) for t in tries.tp[~broken]][:16]
+    return f"tp may be {listed(allowed)} ({widest} GPUs share {q.cluster.scale_up_link.name}){more}"
+
+
 def _heads(x: Layouts, q: Question) -> Mask:
     return any_of(x, (h % x.tp != 0 for h in q.heads))
 
@@ -21,7 +33,7 @@ def _heads_message(x: Layout, q: Question) -> tuple[str, str]:
     heads = next(h for h in q.heads if h % x.tp)
     return (
         f"tp={x.tp} does not divide the {heads} attention heads",
-        f"tp may be {listed(divisors(gcd(*q.heads)))}; to use more GPUs, raise pp or dp instead",
+        _tp_hint(q, "; to use more GPUs, raise pp or dp instead"),
     )
 
 
@@ -32,10 +44,9 @@ def _kv_heads(x: Layouts, q: Question) -> Mask:
 
 def _kv_heads_message(x: Layout, q: Question) -> tuple[str, str]:
     kv = next(k for k in q.kv_heads if k % x.tp and x.tp % k)
-    allowed = [d for d in range(1, 1025) if all(k % d == 0 or d % k == 0 for k in q.kv_heads)]
     return (
         f"tp={x.tp} neither divides the {kv} key/value heads nor is a multiple of them",
-        f"tp may be {listed(allowed[:16])} (above {kv} the K/V heads are copied)",
+        _tp_hint(q, f"; above {kv} the K/V heads are copied"),
     )
 
 
@@ -47,7 +58,7 @@ def _kv_copies_message(x: Layout, q: Question) -> tuple[str, str]:
     kv = next(k for k in q.kv_heads if k % x.tp)
     return (
         f"tp={x.tp} is more than the {kv} key/value heads, and torchtitan shards whole heads without copying them",
-        f"tp may be {listed(divisors(gcd(*q.kv_heads)))}; megatron-core copies K/V heads beyond that",
+        _tp_hint(q, "; megatron-core copies K/V heads beyond that"),
     )
 
 
@@ -80,7 +91,7 @@ def _width(x: Layouts, q: Question) -> Mask:
 def _width_message(x: Layout, q: Question) -> tuple[str, str]:
     for width, name in _cut_widths(q).items():
         if width % x.tp:
-            return f"tp={x.tp} does not divide the {name} {width:,}", f"tp may be {listed(divisors(gcd(*_cut_widths(q))))}"
+            return f"tp={x.tp} does not divide the {name} {width:,}", _tp_hint(q)
     width = next(m.width for m in q.experts if m.width % x.etp)
     return (
         f"etp={x.etp} does not divide the expert width {width:,}",

@@ -52,7 +52,18 @@ def load_model(name: str | Path) -> ModelSpec:
 
         return load_config(name)
     path = _locate(name)
-    return validate(ModelSpec, _read(path, ()), str(path))
+    table = _read(path, ())
+    _refuse_run_file(table, path)
+    return validate(ModelSpec, table, str(path))
+
+
+def _refuse_run_file(table: dict[str, Any], path: Path) -> None:
+    """Raise UsageError where a table is that of a run file, which names a model but is none."""
+    if {"hidden", "kinds"} & set(table) or not {"model", "cluster", "training", "layout"} & set(table):
+        return
+    model = table.get("model")
+    name = f": {model[:80]}" if isinstance(model, str) else ""
+    raise UsageError("is a run file of Parlay, not a model", where=str(path), hint=f"give its model instead{name}")
 
 
 def is_config(name: str | Path) -> bool:
@@ -111,6 +122,10 @@ def _locate(name: str | Path, where: str | None = None) -> Path:
     found = find(fold(str(name)), CATALOG, _catalog)
     if found:
         return found
+    if os.path.isfile(os.path.join(str(name), "config.json")):
+        raise UsageError(
+            f"unknown model '{str(name)[:80]}'", where=where, hint=f"for the config.json of that folder write ./{str(name)[:80]}"
+        )
     known = [n for summary in _catalog() for n in summary.names]
     raise UnknownNameError("model", str(name), known, where=where, hint="`parlay models list` shows all; a config.json works too")
 

@@ -9,12 +9,12 @@ from parlay.estimate.budget import Limit
 from parlay.estimate.estimate import Estimate
 from parlay.report.documents import layout_document, question_document
 from parlay.report.question import question_lines
-from parlay.report.table import Column, Page, render
-from parlay.units import significant
+from parlay.report.table import Column, Page, render, wrap
+from parlay.units import show_usd, significant
 
 
-def budget_lines(e: Estimate, limits: list[Limit], page: Page) -> list[str]:
-    """Return one row a limit, and the verdict."""
+def budget_lines(e: Estimate, limits: list[Limit], page: Page, gpu_hour_usd: float | None = None) -> list[str]:
+    """Return one row a limit, the price behind a cost, and the verdict."""
     rows = [
         [
             limit.name,
@@ -27,10 +27,18 @@ def budget_lines(e: Estimate, limits: list[Limit], page: Page) -> list[str]:
     columns = [Column("limit", right=False), Column("allowed"), Column("estimate"), Column("", right=False)]
     broken = sum(not limit.kept for limit in limits)
     verdict = "all limits are kept" if not broken else f"{broken} of {len(limits)} limits broken"
-    return [*question_lines(e, page, ("layout", str(e.layout))), "", *render(columns, rows, page), "", verdict]
+    costs = gpu_hour_usd is not None and any(limit.name == "cost_usd" for limit in limits)
+    price = wrap(f"cost_usd: at {show_usd(gpu_hour_usd or 0.0)} a GPU-hour{_whose(e, gpu_hour_usd)}", page) if costs else []
+    return [*question_lines(e, page, ("layout", str(e.layout))), "", *render(columns, rows, page), *price, "", verdict]
 
 
-def budget_document(e: Estimate, limits: list[Limit]) -> dict[str, Any]:
+def _whose(e: Estimate, gpu_hour_usd: float | None) -> str:
+    """Return that a price is the cluster's own, where it is."""
+    listed = e.cluster.gpu_hour_usd
+    return f", the price of {e.cluster.name}" if listed is not None and listed.value == gpu_hour_usd else ""
+
+
+def budget_document(e: Estimate, limits: list[Limit], gpu_hour_usd: float | None = None) -> dict[str, Any]:
     """Return the document of `parlay check --json`."""
     return {
         "schema_name": "parlay/check",
@@ -38,6 +46,7 @@ def budget_document(e: Estimate, limits: list[Limit]) -> dict[str, Any]:
         "parlay_version": __version__,
         "question": question_document(e).model_dump(),
         "layout": layout_document(e.layout),
+        "gpu_hour_usd": gpu_hour_usd,
         "kept": all(limit.kept for limit in limits),
         "limits": [
             {

@@ -121,6 +121,10 @@ both; values are written as in TOML, bare words are text. Unknown keys are refus
 A field without a default, or with `null`, takes what the framework documents; an estimate lists such choices as assumed.
 `global_tokens` may stand for `global_batch`.
 
+`--layout` beside a run file replaces the degrees of its layout: those that the text leaves out are 1, and counts that
+belong to degrees (`shard`, `first_layers`, `last_layers`) fall back to their defaults. What the text cannot say, such as
+`recompute`, stays as the file has it, and so does `zero`.
+
 """
 
 

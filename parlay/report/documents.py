@@ -216,6 +216,7 @@ class CompareReport(_Document):
     parlay_version: str = __version__
     first: EstimateReport
     second: EstimateReport
+    same_gpus: bool = True  # whether both run on as many GPUs; if not, seconds of a step are not of one amount of hardware
     differences: list[DifferenceDocument]
 
 
@@ -365,7 +366,9 @@ def compare_report(first: Estimate, second: Estimate) -> CompareReport:
         DifferenceDocument(key=k, label=label, unit=unit, first=a, second=b, difference=None if a is None or b is None else b - a)
         for k, label, unit, a, b in differences(first, second)
     ]
-    return CompareReport(first=estimate_report(first), second=estimate_report(second), differences=rows)
+    return CompareReport(
+        first=estimate_report(first), second=estimate_report(second), same_gpus=first.gpus == second.gpus, differences=rows
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -6,10 +6,10 @@ from parlay.estimate.answers import differences, run_length
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.report.layout import options
-from parlay.report.question import question_lines
+from parlay.report.question import both_questions, question_lines
 from parlay.report.sources import accuracy_lines, assumption_lines
 from parlay.report.table import Column, Page, apportion, render, wrap
-from parlay.units import GIB, show_bytes, show_count, show_seconds, significant
+from parlay.units import GIB, show_bytes, show_count, show_seconds, show_usd, significant
 
 
 def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
@@ -23,9 +23,12 @@ def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -
     )
     run = run_length(e, gpu_hour_usd)
     if run.run_s and run.gpu_hours:
-        cost = f", {show_count(run.cost_usd)} USD at {gpu_hour_usd} USD a GPU-hour" if run.cost_usd else ""
+        cost = f", {show_count(run.cost_usd)} USD at {show_usd(gpu_hour_usd or 0.0)} a GPU-hour" if run.cost_usd else ""
         tokens = show_count(e.workload.total_tokens or 0)
-        out += wrap(f"{tokens} tokens take {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}", page)
+        out += wrap(
+            f"{tokens} token{'' if tokens == '1' else 's'} take{'s' if tokens == '1' else ''} {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}",
+            page,
+        )
     out += ["", *_stages(e, page), "", *_tree(e.memory[e.worst_stage], f"memory of stage {e.worst_stage}", "GiB", GIB, page)]
     out += ["", *_tree(e.step, "time of a step", "ms", 1e-3, page)]
     if e.hidden.value > 0:
@@ -69,12 +72,29 @@ def _tree(term: Term, title: str, unit: str, scale: float, page: Page) -> list[s
     return render(columns, rows, page)
 
 
+def _work(e: Estimate) -> float:
+    """Return the tokens of a step that fall to one GPU."""
+    return e.workload.global_batch * e.workload.seq_len / e.gpus
+
+
+def _sizes(first: Estimate, second: Estimate) -> list[list[str]]:
+    """Return GPUs and what a step takes of all of them together, where A and B run on different numbers of GPUs."""
+    if first.gpus == second.gpus:
+        return []
+    a, b = (e.step_s * e.gpus for e in (first, second))
+    return [
+        ["GPUs", f"{first.gpus:,}", f"{second.gpus:,}", f"{second.gpus / first.gpus - 1:+.1%}"],
+        ["GPU-s a step", f"{a:,.0f}", f"{b:,.0f}", f"{b / a - 1:+.1%}"],
+    ]
+
+
 def compare_lines(first: Estimate, second: Estimate, page: Page) -> list[str]:
     """Return two estimates side by side and the terms that differ, largest difference first."""
-    out = [*question_lines(first, page), ""]
+    out = [*both_questions(first, second, page), ""]
     for name, e in (("A", first), ("B", second)):
         out += wrap(f"{name}  {e.layout}: {options(e.layout)}", page, hang="   ")
     rows = [
+        *_sizes(first, second),
         ["tokens/s/GPU", f"{first.tokens_per_s_per_gpu:,.0f}", f"{second.tokens_per_s_per_gpu:,.0f}", ""],
         ["step s", significant(first.step_s, 4), significant(second.step_s, 4), f"{second.step_s / first.step_s - 1:+.1%}"],
         ["MFU %", f"{100 * first.mfu:.1f}", f"{100 * second.mfu:.1f}", ""],
@@ -87,6 +107,9 @@ def compare_lines(first: Estimate, second: Estimate, page: Page) -> list[str]:
         ["fits", "yes" if first.fits else "no", "yes" if second.fits else "no", ""],
     ]
     out += ["", *render([Column("", right=False), Column("A"), Column("B"), Column("B to A", drop=1)], rows, page), ""]
+    if _work(first) != _work(second):
+        said = "A step of A and one of B are not the same work per GPU: compare tokens/s/GPU, and read times as shares of their step."
+        out += [*wrap(said, page), ""]
     for unit, shown, scale in (("s", "ms", 1e-3), ("bytes", "GiB", GIB)):
         found = [d for d in differences(first, second) if d[2] == unit and d[3] != d[4]]
         found.sort(key=lambda d: -abs((d[4] or 0) - (d[3] or 0)))

@@ -8,7 +8,7 @@ from typing import Any
 from parlay import __version__
 from parlay.hardware.spec import Cluster, Device, Link, Sourced
 from parlay.report.table import Column, Page, fields, render
-from parlay.units import show_bytes, show_rate, show_seconds, significant
+from parlay.units import show_bytes, show_rate, show_seconds, show_usd, significant
 
 
 def hardware_list_lines(clusters: Sequence[Cluster], devices: Sequence[Device], links: Sequence[Link], page: Page) -> list[str]:
@@ -47,7 +47,12 @@ def hardware_list_lines(clusters: Sequence[Cluster], devices: Sequence[Device], 
 
 def _peak(device: Device, dtype: str) -> str:
     peak = device.flops_per_s.get(dtype)  # type: ignore[call-overload]
-    return f"{peak.value / 1e12:,.0f}" if peak else "-"
+    return _tera(peak.value) if peak else "-"
+
+
+def _tera(flops_per_s: float) -> str:
+    """Return whole TFLOP/s, one figure in the list and on a device's own page."""
+    return f"{flops_per_s / 1e12:,.0f}"
 
 
 def hardware_list_document(clusters: Sequence[Cluster], devices: Sequence[Device], links: Sequence[Link]) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def _values(spec: Any, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
 
 def _shown(key: str, value: Sourced) -> str:
     if "flops" in key:
-        return show_rate(value.value, "FLOP/s")
+        return f"{_tera(value.value)} TFLOP/s" if value.value >= 1e14 else show_rate(value.value, "FLOP/s")
     if key.endswith("bytes_per_s"):
         return show_rate(value.value, "B/s")
     if "memory" in key or key.endswith("bytes"):
@@ -121,5 +126,5 @@ def _shown(key: str, value: Sourced) -> str:
     if key.endswith("_s"):
         return show_seconds(value.value)
     if key.endswith("_usd"):
-        return f"{value.value:,.2f} USD"
+        return show_usd(value.value)
     return f"{value.value:,.0f}" if value.value == int(value.value) else significant(value.value, 4)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 from parlay.estimate.estimate import Estimate
 from parlay.layouts.layout import Layout
 from parlay.layouts.unless_told import unless_told
 from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
+from parlay.units import exact_count
 
 ZERO = {0: "no sharding", 1: "ZeRO-1", 2: "ZeRO-2", 3: "ZeRO-3"}
 
@@ -44,17 +49,31 @@ def options(layout: Layout) -> str:
     return ", ".join(parts)
 
 
-def estimate_command(e: Estimate, model: str | None = None, cluster: str | None = None) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Typed:
+    """What a user typed that a command for the same question must say again.
+
+    `model` and `cluster` are the words that stand for them, such as a file. `file_layout` holds what a file says of the layout:
+    it stays in force beside --layout, so what differs from it is written; None if the words name no file with a layout.
+    """
+
+    model: str | None = None
+    cluster: str | None = None
+    file_layout: Mapping[str, Any] | None = None
+    gpu_hour_usd: float | None = None
+
+
+def estimate_command(e: Estimate, typed: Typed | None = None) -> str:
     """Return the `parlay estimate` command that prices this very estimate again.
 
-    `model` and `cluster` are what was typed for them, such as a file; a framework's file may set what a flag leaves at its
-    default, so with --from every flag is written.
+    A file may set what a flag leaves at its default, so beside one every flag is written.
     """
-    w, x = e.workload, e.layout
-    every = "--from " in (model or "")
+    w, x, typed = e.workload, e.layout, typed or Typed()
+    every, file = typed.file_layout is not None, typed.file_layout or {}
     parts = [
-        f"parlay estimate {model or e.model.id} --on {cluster or e.cluster.id} --layout {x}",
+        f"parlay estimate {typed.model or e.model.id} --on {typed.cluster or e.cluster.id} --layout {x}",
         f"--seq-len {w.seq_len} --global-batch {w.global_batch}",
+        *_run_flags(e, typed.gpu_hour_usd),
     ]
     default_workload, default_layout = Workload(), Layout(**unless_told(w, x.model_dump(exclude={"schedule"})))
     for flag, value, default in (
@@ -77,9 +96,19 @@ def estimate_command(e: Estimate, model: str | None = None, cluster: str | None 
     filled = {"sp": x.tp > 1, "shard": x.dp * x.cp, "schedule": schedule}
     for name in type(x).model_fields:
         value = getattr(x, name)
-        if name not in short and value not in (getattr(default_layout, name), filled.get(name, ...)):
+        usual = value in (getattr(default_layout, name), filled.get(name, ...))
+        if name not in short and value is not None and not (usual and file.get(name, value) == value):
             parts.append(_set("layout", name, value))
     return " ".join(parts)
+
+
+def _run_flags(e: Estimate, gpu_hour_usd: float | None) -> list[str]:
+    """Return the flags of the whole run: its tokens, and the price where it is not the catalog's."""
+    tokens, listed = e.workload.total_tokens, e.cluster.gpu_hour_usd
+    if not tokens:
+        return []
+    known = gpu_hour_usd is None or (listed is not None and listed.value == gpu_hour_usd)
+    return [f"--tokens {exact_count(tokens)}", *([] if known else [f"--gpu-hour-usd {gpu_hour_usd:.15g}"])]
 
 
 def _set(section: str, name: str, value: object) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parlay import __version__
 from parlay.estimate.counts import CONVENTIONS, flops_per_token, kv_bytes, kv_bytes_per_token, parameters, state_bytes
 from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp
 from parlay.report.table import Column, Page, fields, render, wrap
-from parlay.units import show_bytes, show_count, show_rate
+from parlay.units import show_bytes, show_count, show_number, show_rate
+
+if TYPE_CHECKING:
+    from parlay.models.huggingface import Imported
 
 GROUPS = {
     "mixer": "attention and other mixers",
@@ -81,7 +84,7 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
     out += ["", *render([Column("parameters of", right=False), Column("count"), Column("share", drop=1)], rows, page)]
     flops = [[name, show_rate(flops_per_token(spec, seq_len, convention=name), "FLOP"), *_means(name)] for name in CONVENTIONS]
     columns = [
-        Column(f"training FLOPs per token at {seq_len:,} tokens", right=False),
+        Column(f"training FLOPs per token at {show_number(seq_len, 'token')}", right=False),
         Column("forward + backward"),
         Column("scores", right=False),
     ]
@@ -90,7 +93,8 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
     reserved = kv_bytes(spec, seq_len, unified_pages=True)
     more = f" ({show_bytes(reserved)} where every layer reserves the whole context)" if reserved != cache else ""
     out += wrap(
-        f"K/V cache in bf16: {kv_bytes_per_token(spec):,.0f} B a token; {show_bytes(cache)} at {seq_len:,} tokens{more}", page
+        f"K/V cache in bf16: {kv_bytes_per_token(spec):,.0f} B a token; {show_bytes(cache)} at {show_number(seq_len, 'token')}{more}",
+        page,
     )
     state = _state(spec)
     if state:
@@ -125,6 +129,21 @@ def model_document(spec: ModelSpec, seq_len: int) -> dict[str, Any]:
         "kv_cache_bytes": kv_bytes(spec, seq_len),
         "recurrent_state_bytes": _state(spec),
     }  # fmt: skip
+
+
+def import_document(found: Imported) -> dict[str, Any]:
+    """Return the document of `parlay models import --json`."""
+    return {
+        "schema_name": "parlay/model-import",
+        "schema_version": 1,
+        "parlay_version": __version__,
+        "model": found.spec.model_dump(mode="json"),
+        "parameters_total": parameters(found.spec).total,
+        "dtype": found.dtype,
+        "quantization": found.quantization or None,
+        "assumed": list(found.assumed),
+        "ignored": list(found.ignored),
+    }
 
 
 def _share(part: int, whole: int) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from parlay.estimate.answers import run_length
-from parlay.report.layout import estimate_command, options
+from parlay.report.layout import Typed, estimate_command, options
 from parlay.report.question import question_lines
 from parlay.report.sensitivity import help_line, pareto_lines, sensitivity_lines
 from parlay.report.sources import accuracy_lines, assumption_count
-from parlay.report.table import Column, Page, render, wrap
+from parlay.report.table import MONEY, RUN_TIMES, Column, Page, render, unit_for, wrap
 from parlay.search.plan import Plan
-from parlay.units import GIB, show_bytes, show_count, significant
+from parlay.units import GIB, show_bytes, show_count, show_number, show_usd, significant
 
 MEMORY_ERROR = 0.05  # of a device: 9 in 10 peaks of Megatron's own tests lie within it (`parlay validate`: megatron-ci exact)
 
@@ -20,11 +20,11 @@ def plan_lines(
     gpu_hour_usd: float | None = None,
     *,
     pareto: bool = False,
-    typed: tuple[str | None, str | None] = (None, None),
+    typed: Typed | None = None,
 ) -> list[str]:
     """Return the whole answer as lines: the question, the table, the reasons, what was rejected, what it rests on.
 
-    `typed` is what the user wrote for model and cluster, for the command of the next step.
+    `typed` is what the user wrote, for the command of the next step.
     """
     out = [*question_lines(p, page, *_asked(p)), ""]
     if p.interrupted:
@@ -38,7 +38,7 @@ def plan_lines(
         first = p.rows[0].estimate
         out += sensitivity_lines(p, page)
         out += ["", *assumption_count(first, page), *accuracy_lines(first, page)]
-        out += ["next:", *wrap(estimate_command(first, *typed), page, indent="  ", hang="  ", end=" \\")]
+        out += ["next:", *wrap(estimate_command(first, typed), page, indent="  ", hang="  ", end=" \\")]
     return out
 
 
@@ -71,8 +71,11 @@ def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
         Column("of GiB", drop=3),
     ]
     if tokens:
-        columns += [Column("days"), Column("GPU-hours", drop=1)]
-        columns += [Column("M USD", drop=1)] if gpu_hour_usd else []
+        runs = [run_length(row.estimate, gpu_hour_usd) for row in p.rows]
+        time, second = unit_for(max(run.run_s or 0.0 for run in runs), RUN_TIMES)
+        money, dollar = unit_for(max(run.cost_usd or 0.0 for run in runs), MONEY)
+        columns += [Column(time), Column("GPU-hours", drop=1)]
+        columns += [Column(money, drop=1)] if gpu_hour_usd else []
     rows = []
     for i, row in enumerate(p.rows):
         e = row.estimate
@@ -81,13 +84,13 @@ def _table(p: Plan, page: Page, gpu_hour_usd: float | None) -> list[str]:
             f"{e.peak_bytes / GIB:.1f}", f"{e.memory_limit_bytes / GIB:.1f}",
         ]  # fmt: skip
         if tokens:
-            run = run_length(e, gpu_hour_usd)
-            cells += [significant((run.run_s or 0) / 86400, 3), show_count(run.gpu_hours or 0)]
-            cells += [significant((run.cost_usd or 0) / 1e6, 3)] if gpu_hour_usd else []
+            cells += [significant((runs[i].run_s or 0) / second, 3), show_count(runs[i].gpu_hours or 0)]
+            cells += [significant((runs[i].cost_usd or 0) / dollar, 3)] if gpu_hour_usd else []
         rows.append(cells)
     out = render(columns, rows, page)
     if tokens and gpu_hour_usd:
-        out += wrap(f"M USD: million USD at {gpu_hour_usd:g} USD a GPU-hour", page)
+        words = {"M USD": "million USD ", "k USD": "thousand USD "}.get(money, "")
+        out += wrap(f"{money}: {words}at {show_usd(gpu_hour_usd)} a GPU-hour", page)
     out.append("")
     for i, row in enumerate(p.rows):
         e = row.estimate
@@ -124,7 +127,7 @@ def _nothing_fits(p: Plan, page: Page) -> list[str]:
 def _counts(p: Plan, page: Page) -> list[str]:
     rejected = sum(p.rejected.values())
     out = wrap(
-        f"{p.considered:,} layouts looked at, {p.priced:,} priced in {p.elapsed_s:.2f} s, {p.fitting:,} fit"
+        f"{show_number(p.considered, 'layout')} looked at, {p.priced:,} priced in {p.elapsed_s:.2f} s, {p.fitting:,} fit"
         + (f"; {rejected:,} rejected:" if rejected else ""),
         page,
     )

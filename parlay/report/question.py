@@ -6,11 +6,24 @@ from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import Estimate
 from parlay.report.table import Page, fields
 from parlay.search.plan import Plan
-from parlay.units import show_bytes, show_count, show_rate
+from parlay.units import show_bytes, show_count, show_number, show_rate
 
 
 def question_lines(e: Estimate | Plan, page: Page, *more: tuple[str, str]) -> list[str]:
     """Return model, cluster, links and workload, one line each, and `more` names with values below them."""
+    return fields([*question_pairs(e), *more], page)
+
+
+def both_questions(first: Estimate, second: Estimate, page: Page) -> list[str]:
+    """Return the same lines for two estimates: one where they agree, one of A and one of B where they differ."""
+    pairs = []
+    for (name, a), (_, b) in zip(question_pairs(first), question_pairs(second), strict=True):
+        pairs += [(name, a)] if a == b else [(f"{name} A", a), (f"{name} B", b)]
+    return fields(pairs, page)
+
+
+def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
+    """Return model, cluster, links and workload in words, each with its name."""
     counts, w, c = parameters(e.model), e.workload, e.cluster
     active = f", {show_count(counts.active)} active" if counts.active != counts.total else ""
     device = c.device
@@ -19,13 +32,12 @@ def question_lines(e: Estimate | Plan, page: Page, *more: tuple[str, str]) -> li
     where = f"{e.gpus:,} x {device.name}" + (f" on {nodes:,.0f} nodes" if nodes > 1 and nodes == int(nodes) else "")
     links = f"{show_rate(c.scale_up_link.bytes_per_s.value, 'B/s')} {c.scale_up_link.name}"
     network = f"{show_rate(c.nic_bytes_per_s_per_gpu, 'B/s')} network a GPU"
-    return fields(
-        [
-            ("model", f"{e.model.name}: {show_count(counts.total)} parameters{active}"),
-            ("cluster", f"{c.name}: {where}, {limit} allocatable"),
-            ("links", f"one way: {links}; {network}"),
-            ("training", f"{w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}"),
-            *more,
-        ],
-        page,
-    )
+    return [
+        ("model", f"{e.model.name}: {show_count(counts.total)} parameters{active}"),
+        ("cluster", f"{c.name}: {where}, {limit} allocatable"),
+        ("links", f"one way: {links}; {network}"),
+        (
+            "training",
+            f"{show_number(w.seq_len, 'token')} x {show_number(w.global_batch, 'sequence')}, {w.precision}, {w.optimizer}, {w.framework}",
+        ),
+    ]

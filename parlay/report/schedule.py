@@ -8,10 +8,11 @@ from typing import Any
 
 from parlay import __version__
 from parlay.report.table import Column, Page, render, wrap
+from parlay.schedules.memory import Held, Room
 from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, LETTERS, WEIGHT
 from parlay.schedules.summary import Summary
 from parlay.schedules.timeline import Timeline
-from parlay.units import significant
+from parlay.units import show_bytes, significant
 
 WIDEST = 160  # columns of a drawing where the page has no limit (piped): more does not fit a reader's screen
 CELL = 3  # columns that show letter and number of an operation, such as F12
@@ -24,14 +25,18 @@ LEGEND = (
 )
 
 
-def schedule_lines(timelines: Sequence[Timeline], summaries: Sequence[Summary], page: Page) -> list[str]:
-    """Return every schedule's drawing on one time scale, then the table."""
+def schedule_lines(
+    timelines: Sequence[Timeline], summaries: Sequence[Summary], page: Page, room: Room | None = None
+) -> list[str]:
+    """Return every schedule's drawing on one time scale, then the table; with `room` what does not fit is said."""
     longest = max(t.step_s for t in timelines)
     out: list[str] = []
     for t in timelines:
         out += [*drawing_lines(t, page, longest_s=longest), ""]
     out += [*(page.dim(x) for x in wrap(LEGEND, page)), ""]
-    return [*out, *summary_lines(summaries, page)]
+    out += summary_lines(summaries, page, room)
+    over = [text for h in room.held if (text := h.too_much(room.limit_bytes))] if room else []
+    return [*out, *(line for text in over for line in wrap(text, page, hang="  "))]
 
 
 def drawing_lines(timeline: Timeline, page: Page, *, longest_s: float | None = None) -> list[str]:
@@ -96,8 +101,8 @@ def _name(timeline: Timeline, i: int, held: list[int]) -> str:
     return f"{letter.lower() if second else letter}{s.micro_batch[i]}"
 
 
-def summary_lines(summaries: Sequence[Summary], page: Page) -> list[str]:
-    """Return the table of schedules side by side."""
+def summary_lines(summaries: Sequence[Summary], page: Page, room: Room | None = None) -> list[str]:
+    """Return the table of schedules side by side, with the bytes that they hold where there is a limit to them."""
     columns = [
         Column("schedule", right=False),
         Column("step s"),
@@ -125,6 +130,11 @@ def summary_lines(summaries: Sequence[Summary], page: Page) -> list[str]:
         ]
         for s in summaries
     ]
+    if room:
+        columns += [Column("holds"), Column("of", drop=3), Column("")]
+        for cells, h in zip(rows, room.held, strict=True):
+            verdict = "TOO MUCH" if h.too_much(room.limit_bytes) else "fits"
+            cells += [show_bytes(float(h.peak.max())), show_bytes(room.limit_bytes), verdict]
     note = (
         "bubble: share of the step a stage is idle, the mean of all; within stage: the same between its own first and last operation. "
         "in flight: micro-batches' activations on a p-th of the model at the peak, until the input gradient; with W kept: until the "
@@ -137,14 +147,25 @@ def _count(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
-def schedule_document(timelines: Sequence[Timeline], summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Return the JSON document: the table's figures, and start and end of every operation."""
+def schedule_document(timelines: Sequence[Timeline], summaries: Sequence[Summary], room: Room | None = None) -> dict[str, Any]:
+    """Return the JSON document: the table's figures, start and end of every operation, and with `room` what fits."""
+    held = room.held if room else [None] * len(timelines)
+    limit = room.limit_bytes if room else None
     return {
         "schema_name": "parlay/schedule",
         "schema_version": 1,
         "parlay_version": __version__,
-        "schedules": [_document(t, s) for t, s in zip(timelines, summaries, strict=True)],
+        "memory_limit_bytes": limit,
+        "fits": room.fits if room else None,
+        "schedules": [_document(t, s) | _fits(h, limit) for t, s, h in zip(timelines, summaries, held, strict=True)],
     }
+
+
+def _fits(h: Held | None, limit: float | None) -> dict[str, Any]:
+    """Return the bytes that each stage holds and whether they fit; nothing of it is known without a limit."""
+    if h is None or limit is None:
+        return {"held_bytes": None, "fits": None}
+    return {"held_bytes": h.peak.tolist(), "fits": not h.too_much(limit)}
 
 
 def _document(t: Timeline, summary: Summary) -> dict[str, Any]:

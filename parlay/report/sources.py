@@ -5,7 +5,7 @@ from __future__ import annotations
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.precision import matmul_dtype
 from parlay.report.table import Page, wrap
-from parlay.units import significant
+from parlay.units import show_number, significant
 
 MEANING = {
     "exact": "shapes alone",
@@ -36,7 +36,14 @@ def assumption_lines(e: Estimate, page: Page) -> list[str]:
 
 def assumption_count(e: Estimate, page: Page) -> list[str]:
     """Return how many settings were assumed, and where they are listed."""
-    return wrap(f"assumed: {len(e.assumptions)} settings; the next command lists them", page) if e.assumptions else []
+    return (
+        wrap(
+            f"assumed: {show_number(len(e.assumptions), 'setting')}; the next command lists {'it' if len(e.assumptions) == 1 else 'them'}",
+            page,
+        )
+        if e.assumptions
+        else []
+    )
 
 
 def accuracy_lines(e: Estimate, page: Page) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from parlay import __version__
-from parlay.report.table import Column, Page, render, wrap
+from parlay.report.table import RUN_TIMES, Column, Page, render, unit_for, wrap
 from parlay.search.sweep import KNEE, Sweep, SweepRow
 from parlay.units import GIB, significant
 
@@ -93,7 +93,8 @@ def _plain(value: Any) -> Any:
 def sweep_lines(found: Sweep, page: Page) -> list[str]:
     """Return the table, and what the marked rows mean."""
     several = {name: len({getattr(r.case, name).id for r in found.rows}) > 1 for name in ("model", "cluster")}
-    days = any(r.days is not None for r in found.rows)
+    longest = max((r.days for r in found.rows if r.days is not None), default=None)
+    unit = None if longest is None else unit_for(longest * 86400, RUN_TIMES)
     columns = [Column(n, right=False) for n, on in several.items() if on]
     columns += [
         Column("GPUs"),
@@ -102,9 +103,9 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
         Column("layout", right=False),
         Column("tok/s/GPU"),
     ]
-    columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *([Column("days")] if days else [])]
+    columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *([Column(unit[0])] if unit else [])]
     columns += [Column("", right=False, text=True)]
-    rows = [_cells(r, several, days) for r in found.rows]
+    rows = [_cells(r, several, unit) for r in found.rows]
     out = []
     if not all(several.values()):
         first = found.rows[0].case
@@ -125,12 +126,12 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
     return out
 
 
-def _cells(row: SweepRow, several: dict[str, bool], days: bool) -> list[str]:
+def _cells(row: SweepRow, several: dict[str, bool], unit: tuple[str, float] | None) -> list[str]:
     c, e = row.case, row.estimate
     head = [getattr(c, n).id for n, on in several.items() if on]
     head += [f"{c.gpus:,}", f"{c.workload.seq_len:,}", f"{c.workload.global_batch:,}"]
     if e is None:
-        return [*head, "nothing fits", "-", "-", "-", "-", *(["-"] if days else []), ""]
+        return [*head, "nothing fits", "-", "-", "-", "-", *(["-"] if unit else []), ""]
     body = [
         str(e.layout),
         f"{e.tokens_per_s_per_gpu:,.0f}",
@@ -138,4 +139,4 @@ def _cells(row: SweepRow, several: dict[str, bool], days: bool) -> list[str]:
         f"{100 * e.mfu:.1f}",
         f"{e.peak_bytes / GIB:.1f}",
     ]
-    return [*head, *body, *([significant(row.days or 0.0, 3)] if days else []), "knee" if row.knee else ""]
+    return [*head, *body, *([significant((row.days or 0.0) * 86400 / unit[1], 3)] if unit else []), "knee" if row.knee else ""]

@@ -12,6 +12,11 @@ _PARTS = re.compile(r"[^/_+.,=-]*[/_+.,=-]|[^/_+.,=-]+")  # where a word that is
 LEAST_TEXT = 24  # characters; a narrower column of text is left out rather than broken into crumbs
 
 
+# Headers of a column, largest unit first: from which value on, and how much one of it is.
+RUN_TIMES = (("days", 2 * 86400.0, 86400.0), ("run h", 3600.0, 3600.0), ("run min", 60.0, 60.0), ("run s", 0.0, 1.0))
+MONEY = (("M USD", 1e6, 1e6), ("k USD", 1e4, 1e3), ("USD", 0.0, 1.0))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
     """A column: its header (unit included), alignment, how early it is left out (0 = never), whether its text may be broken."""
@@ -152,6 +157,15 @@ def fields(pairs: Sequence[tuple[str, str]], page: Page, *, indent: str = "") ->
             label = name.ljust(width) if i == 0 else " " * width
             out.append(f"{indent}{page.bold(label) if i == 0 else label}{text}".rstrip())
     return out
+
+
+def unit_for(largest: float, units: Sequence[tuple[str, float, float]]) -> tuple[str, float]:
+    """Return the header and the size of the unit that suits the largest value of a column.
+
+    >>> unit_for(5000.0, RUN_TIMES), unit_for(2.5e6, MONEY)
+    (('run h', 3600.0), ('M USD', 1000000.0))
+    """
+    return next((name, size) for name, least, size in units if largest >= least)
 
 
 def apportion(values: Sequence[float], whole: float, step: float) -> list[float]:

@@ -12,13 +12,15 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parlay.errors import AnswerIsNoError
 from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule
 from parlay.schedules.timeline import Timeline
 from parlay.units import show_bytes
 
 Bytes = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+# What keeps fewer micro-batches in flight than a schedule does.
+LESS = {"gpipe": "1f1b, ", "bfs": "interleaved, ", "interleaved": "1f1b, ", "zb-h2": "zb-h1, ", "pipedream": "pipedream-2bw, "}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,19 +47,32 @@ class Held:
         here = self.schedule.operations(stage)
         return timeline.start_s[here], self.during[here]
 
-    def check(self, limit: ArrayLike, *, where: str = "schedule") -> None:
-        """Raise AnswerIsNoError, naming stage and operation, if a stage holds more than `limit`."""
+    def too_much(self, limit: ArrayLike) -> str:
+        """Return at which stage and operation a stage first holds more than `limit`, and what would help; "" if none does."""
         most = np.broadcast_to(np.asarray(limit, dtype=np.float64), self.peak.shape)
         over = np.nonzero(self.peak > most)[0]
-        if over.size:
-            r = int(over[np.argmax((self.peak - most)[over])])
-            first = int(self.schedule.offset[r] + np.argmax(self.during[self.schedule.operations(r)] > most[r]))
-            raise AnswerIsNoError(
-                f"{self.schedule.name} holds more than there is: stage {r} passes {show_bytes(most[r])} at "
-                f"{self.schedule.label(first)} and reaches {show_bytes(self.peak[r])} at {self.schedule.label(int(self.peak_at[r]))}",
-                where=where,
-                hint="fewer micro-batches in flight: 1f1b instead of gpipe, zb-h1 instead of zb-h2, or recompute",
-            )
+        if not over.size:
+            return ""
+        r = int(over[np.argmax((self.peak - most)[over])])
+        first = int(self.schedule.offset[r] + np.argmax(self.during[self.schedule.operations(r)] > most[r]))
+        return (
+            f"{self.schedule.name} holds more than there is: stage {r} passes {show_bytes(most[r])} at "
+            f"{self.schedule.label(first)} and reaches {show_bytes(self.peak[r])} at {self.schedule.label(int(self.peak_at[r]))}; "
+            f"less: {LESS.get(self.schedule.name, '')}recompute, or smaller micro-batches"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Room:
+    """What each of some schedules holds, and what a stage may hold. [B]"""
+
+    held: tuple[Held, ...]
+    limit_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether no stage of any of them holds more than it may."""
+        return not any(h.too_much(self.limit_bytes) for h in self.held)
 
 
 def held(

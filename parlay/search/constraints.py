@@ -53,6 +53,8 @@ class Constraints:
     bounds: tuple[Bound, ...] = ()
     headroom_bytes: float = 0.0  # device memory that must stay free on the fullest stage
     min_micro_batches: int = 1
+    fixed: tuple[str, ...] = ()  # axes kept at values, as words: tp=8
+    implied: tuple[Bound, ...] = ()  # what follows from those
 
     def allowed(self, axis: str, values: Iterable[Number]) -> list[Number]:
         """Return the values of `axis` that keep every bound on it.
@@ -62,12 +64,12 @@ class Constraints:
         >>> Constraints((Bound("tp", "<=", 4), Bound("tp", ">", 1))).allowed("tp", [1, 2, 4, 8])
         [2, 4]
         """
-        mine = [b for b in self.bounds if b.axis == axis]
+        mine = [b for b in (*self.bounds, *self.implied) if b.axis == axis]
         return [v for v in values if all(b.allows(v) for b in mine)]
 
     def words(self) -> list[str]:
         """Return what is asked, one text a constraint."""
-        said = [str(b) for b in self.bounds]
+        said = [*self.fixed, *map(str, self.bounds)]
         if self.min_micro_batches > 1:
             said.append(f"at least {self.min_micro_batches} micro-batches")
         return said

@@ -8,6 +8,7 @@ from typing import Any
 from parlay.errors import UsageError, nearest
 from parlay.layouts.layout import Layout
 from parlay.layouts.split import BY_RULE
+from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.search.constraints import SHORT, Bound
 from parlay.search.space import ALL, HOW, NODE, Space
 from parlay.specfile import validate
@@ -32,6 +33,7 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
     if layout is not None:
         kept = {n: (getattr(layout, n),) for n in layout.model_fields_set & names if getattr(layout, n) is not None}
     given: set[str] = set()
+    said = {n: f"{n}={_word(v[0])} (run file)" for n, v in kept.items()}
     for text in texts:
         axis, sign, values = text.partition("=")
         axis = SHORT.get(axis.strip(), axis.strip())
@@ -44,17 +46,42 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
         if axis in given:
             raise UsageError(f"'{axis}' is fixed twice", where=f"--fix {text[:60]}", hint=f"several values: --fix {axis}=A,B")
         given.add(axis)
+        said[axis] = f"{axis}={values.strip()}"
         kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
-    # Whoever names a schedule wants a pipeline, and whoever names a shard wants ZeRO-3.
+    # Whoever names a schedule wants a pipeline, whoever names a shard wants ZeRO-3, and whoever names an inner degree wants usp.
     meant = [Bound("pp", ">=", 2)] if "schedule" in given else []
     if "shard" in given and "zero" not in kept and not any(b.axis == "zero" for b in space.asked.bounds):
         meant.append(Bound("zero", ">=", 3))
         kept["zero"] = (3,)
-    if meant:
-        kept["asked"] = dataclasses.replace(space.asked, bounds=(*space.asked.bounds, *meant))
+    if kept.get("ulysses", (1,)) != (1,):
+        kept.setdefault("cp_kind", ("usp",))
+        if "usp" not in kept["cp_kind"]:
+            hint = "leave cp_kind out, or --fix cp_kind=usp"
+            raise UsageError(
+                "ulysses is the inner degree of usp alone", where=f"--fix cp_kind={','.join(kept['cp_kind'])}", hint=hint
+            )
+        meant.append(Bound("cp", ">=", 2))
+    # Where no value divides a rank's batch, a search falls back to one sequence, which is not what was fixed.
+    implied = [Bound("micro_batch", ">=", min(kept["micro_batch"]))] if kept.get("micro_batch") else []
+    if meant or said:
+        kept["asked"] = dataclasses.replace(
+            space.asked,
+            bounds=(*space.asked.bounds, *meant),
+            fixed=(*space.asked.fixed, *said.values()),
+            implied=(*space.asked.implied, *implied),
+        )
     refine = space.refine and not {"recompute", "recompute_layers"} & set(kept)
     if_it_fits = space.overlap_if_it_fits and "tp_overlap" not in kept
     return dataclasses.replace(space, **kept, refine=refine, overlap_if_it_fits=if_it_fits)
+
+
+def _word(value: Any) -> str:
+    """Return a value of an axis as --fix takes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ("-" if value and value[0] in DEFAULT_ORDER else "+").join(value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _any(axis: str, values: str) -> bool:

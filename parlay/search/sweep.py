@@ -71,6 +71,21 @@ def cases(
     return found
 
 
+def uneven_batches(wanted: Sequence[Case]) -> str:
+    """Return which batches of a weak sweep, as whole sequences, give a GPU more or less work than the fewest GPUs get; "" if none."""
+    off: dict[str, float] = {}
+    for series in itertools.groupby(wanted, key=lambda c: (c.model.id, c.cluster.id, c.workload.seq_len)):
+        first: Case | None = None
+        for case in series[1]:
+            first = case if first is None or case.gpus <= first.gpus else first
+            share = case.workload.global_batch * first.gpus / (first.workload.global_batch * case.gpus) - 1
+            if share:
+                off[f"{case.workload.global_batch:,} on {case.gpus:,} GPUs {share:+.1%}"] = share
+    if not off:
+        return ""
+    return f"batches are whole sequences, so work per GPU is not the same throughout: {', '.join(off)}; a knee may come of that"
+
+
 def sweep(
     asked: Sequence[Case],
     *,

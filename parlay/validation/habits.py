@@ -57,7 +57,7 @@ HABITS: tuple[Habit, ...] = (
     # "dense CP long-seq a2a" (docs/b200/b200_release_v1.2_summary.md); its TransformerEngine 2.11 is of January 2026
     Habit(r"megatron-lm 23e00ed", "megatron-core", "2026-01-31", 1, "fp32", "unfused", False, cp_kind="ulysses",
           said="SimuMax's runs: a split sequence is exchanged by all-to-all (its summary says so)"),
-    Habit(r"megatron-lm", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
+    Habit(r"megatron-(lm|core)", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
     Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
           said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
     Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
@@ -73,6 +73,12 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"deepspeed zero-\d \+ liger", "deepspeed", "2026-03-31", 3, "bf16", "chunked", True),
     Habit(r"deepspeed", "deepspeed", "2022-07-31", 3, "bf16", "unfused", True),
 )  # fmt: skip
+
+# The names that HABITS knows, as people write them; Parlay's own names of frameworks are among them.
+KNOWN = (
+    "Megatron-LM, megatron-core, Megatron-Bridge, NeMo, NeMo Automodel, Megatron-DeepSpeed, MegaScale, Primus, torchtitan, torchao, torchtune, "
+    "LitGPT, llm-foundry, MaxText, DeepSpeed, EasyContext, PaddleNLP, InternEvo, ColossalAI, nanotron, HAI-LLM"
+)
 
 # Layers that a recipe keeps in bf16 beside narrower ones, by framework, model and precision: Megatron-Bridge's
 # nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).

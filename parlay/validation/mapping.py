@@ -19,7 +19,7 @@ from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import BF16_LAYERS, Habit, era_of, habit_of
+from parlay.validation.habits import BF16_LAYERS, KNOWN, Habit, era_of, habit_of
 from parlay.validation.runs import Run
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -71,7 +71,7 @@ def _map(run: Run) -> Case:
         raise _Refused("LoRA: frozen weights with adapters are not modelled")
     habit = habit_of(run)
     if habit is None:
-        raise _Refused(f"the framework '{run.framework[:40]}' is not known")
+        raise _Refused(f"the framework '{run.framework[:40]}' is not known; known are {KNOWN}")
     said = [habit.said] if habit.said else []
     model, shape = architecture(run.model, run.arch)
     cluster, network = cluster_of(run)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import get_args
 
 from parlay.errors import UnknownNameError, UsageError
+from parlay.layouts.vocabulary import Framework
+from parlay.validation.habits import habit_of
 from parlay.validation.runs import Run
 
 Predicate = Callable[[Run], bool]
@@ -21,6 +24,7 @@ OWN = (
     "id", "source", "format", "framework", "version", "model", "hardware", "precision", "tier", "gpus", "seq_len",
     "micro_batch", "global_batch", "tp", "cp", "pp", "vpp", "ep", "etp", "dp",
 )  # fmt: skip
+LISTED = ("framework", "hardware", "precision", "tier", "source")  # columns whose values a message lists
 WHERE = "--where"
 
 
@@ -35,15 +39,25 @@ def choose(runs: Sequence[Run], text: str | None) -> list[Run]:
     if text is None or not text.strip():
         return list(runs)
     known = {name for run in runs for name in run.columns} | set(OWN)
-    test = parse(text, known)
+    test = parse(text, known, {run.framework.lower() for run in runs})
     return [run for run in runs if test(run)]
 
 
-def parse(text: str, known: Iterable[str]) -> Predicate:
-    """Return the test that a filter stands for; raises UsageError as `choose` does."""
+def values_of(runs: Iterable[Run], text: str) -> str:
+    """Return which values there are of the columns of names that a filter compares."""
+    there = {name: dict.fromkeys(value_of(run, name) for run in runs) for name in LISTED if re.search(rf"\b{name}\b", text)}
+    ours = ", or one of Parlay's own: " + ", ".join(get_args(Framework))
+    return "; ".join(
+        f"{name} may be {', '.join(sorted(filter(None, values)))}{ours if name == 'framework' else ''}"
+        for name, values in there.items()
+    )
+
+
+def parse(text: str, known: Iterable[str], frameworks: Iterable[str] = ()) -> Predicate:
+    """Return the test that a filter stands for; raises UsageError as `choose` does. `frameworks` are those that runs name, in lower case."""
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"is longer than {MOST_CHARACTERS} characters", where=WHERE)
-    return _Parser(_tokens(text), set(known)).parse()
+    return _Parser(_tokens(text), set(known), frozenset(frameworks)).parse()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,9 +87,10 @@ EXAMPLE = "write it like: hardware=h100-sxm and tier=A"
 
 
 class _Parser:
-    def __init__(self, tokens: list[_Token], known: set[str]) -> None:
+    def __init__(self, tokens: list[_Token], known: set[str], frameworks: frozenset[str]) -> None:
         self.tokens = tokens
         self.known = known
+        self.frameworks = frameworks
         self.place = 0
         self.depth = 0
 
@@ -124,7 +139,8 @@ class _Parser:
             raise UnknownNameError(
                 "column", name.text, self.known, where=WHERE, hint="such as hardware, model, source, tier, precision or gpus"
             )
-        return comparison(name.text, mark.text, value.text)
+        ours = name.text == "framework" and value.text.lower() not in self.frameworks
+        return comparison(name.text, mark.text, value.text, of_ours=ours)
 
     def _take(self, what: str) -> _Token:
         if self.place >= len(self.tokens):
@@ -142,12 +158,15 @@ def value_of(run: Run, name: str) -> str:
     return run.columns.get(name, "").strip()
 
 
-def comparison(name: str, mark: str, value: str) -> Predicate:
-    """Return the test of one comparison: as numbers where both sides are, else as text without case."""
+def comparison(name: str, mark: str, value: str, *, of_ours: bool = False) -> Predicate:
+    """Return the test of one comparison: as numbers where both sides are, else as text without case.
+
+    With `of_ours` the value is a name that no run has: Parlay's own name of the framework whose accounting applies to a run.
+    """
     wanted, number = value.strip().lower(), _number(value)
 
     def test(run: Run) -> bool:
-        have = value_of(run, name).lower()
+        have = _ours(run) if of_ours and mark in ("=", "!=") else value_of(run, name).lower()
         if mark == "~":
             return wanted in have
         given = _number(have)
@@ -158,6 +177,11 @@ def comparison(name: str, mark: str, value: str) -> Predicate:
         return bool(have) and number is None and ORDER[mark]((have > wanted) - (have < wanted))
 
     return test
+
+
+def _ours(run: Run) -> str:
+    habit = habit_of(run)
+    return habit.framework if habit else ""
 
 
 ORDER: dict[str, Callable[[int], bool]] = {

@@ -179,6 +179,21 @@ def test_import_writes_once(ran, tmp_path):
     assert "is there already" in err
 
 
+def test_import_and_run_have_a_document(ran, tmp_path, monkeypatch):
+    there = tmp_path / "c.json"
+    source = tmp_path / "out.txt"
+    source.write_text(
+        "The average bandwidth of all_reduce over 8 ranks (5 warmups / 20 trials):\n\n| 1MiB | 18.75GBps | 10.00GBps |\n"
+    )
+    code, out, _ = ran("calibrate", "import", source, "-o", tmp_path / "c.json", "--on", "dgx-h100", "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(ran("calibrate", "show", tmp_path / "c.json", "--json")[1])
+    monkeypatch.setattr("parlay.calibrate.worker.calibrate", lambda *_: load_calibration(there))  # without the measuring
+    code, out, _ = ran("calibrate", "run", "-o", tmp_path / "d.json", "--json")
+    assert code == 0
+    assert json.loads(out) == json.loads(ran("calibrate", "show", there, "--json")[1])
+
+
 def test_estimate_with_rates_prices_by_them_and_says_so(ran, file):
     _, out, _ = ran("estimate", *QUESTION, "--json")
     plain = json.loads(out)["estimate"]

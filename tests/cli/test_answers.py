@@ -1,6 +1,7 @@
 """What the commands answer: exit codes, documents that keep to their schemas, and text that fits where it goes."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -267,6 +268,35 @@ def test_compare(parlay):
     assert "B  tp4.pp4.dp4" in text
 
 
+def test_compare_on_different_numbers_of_gpus_says_both(parlay):
+    """64 and 128 GPUs: the heading names both, and what is fair to compare is per GPU."""
+    asked = ["compare", *QUESTION, *LAYOUT, "--layout", "tp4.pp4.dp8"]
+    text, document = parlay(*asked).out, parlay(*asked, "--json").document
+    assert "cluster A  DGX H100: 64 x NVIDIA H100" in text
+    assert "cluster B  DGX H100: 128 x NVIDIA H100" in text
+    one, two = document["first"]["estimate"]["step_s"], document["second"]["estimate"]["step_s"]
+    (row,) = (line.split() for line in text.splitlines() if line.startswith("GPU-s a step"))
+    assert row[3:5] == [f"{64 * one:,.0f}", f"{128 * two:,.0f}"]
+    assert "not the same work per GPU" in text
+    assert (document["same_gpus"], document["first"]["question"]["gpus"], document["second"]["question"]["gpus"]) == (
+        False,
+        64,
+        128,
+    )
+    alike = ["compare", *QUESTION, *LAYOUT, "--layout", "tp4.pp4.dp4"]
+    assert "cluster   DGX H100: 64 x" in parlay(*alike).out
+    assert "same work" not in parlay(*alike).out
+    assert parlay(*alike, "--json").document["same_gpus"] is True
+
+
+def test_the_next_command_keeps_tokens_and_price(parlay):
+    out = parlay("plan", *QUESTION, "--gpus", "64", "--tokens", "1234567890", "--gpu-hour-usd", "2.5").out
+    assert "--tokens 1234567890 --gpu-hour-usd 2.5" in out[out.index("next:") :]
+    out = parlay("plan", *QUESTION, "--gpus", "64", "--gpu-hour-usd", "2.5").out  # a price alone gives no cost
+    assert "--gpu-hour-usd" not in out[out.index("next:") :]
+    assert "--tokens" not in out[out.index("next:") :]
+
+
 def test_compare_two_run_files(parlay, tmp_path):
     for name, pp in (("a", 2), ("b", 4)):
         (tmp_path / f"{name}.toml").write_text(RUN.replace("pp = 2", f"pp = {pp}"), encoding="utf-8")
@@ -419,3 +449,91 @@ def test_a_first_row_that_barely_fits_says_how_to_leave_room(parlay):
     assert "memory may be off by 5%: --headroom 4 keeps 4 GiB free" in " ".join(parlay(*question).out.split())
     assert "--headroom 4 keeps" not in parlay(*question, "--headroom", "4").out
     assert "keeps" not in parlay(*question, "--fix", "pp=1").out
+
+
+def test_counts_times_and_bytes_may_have_units(parlay):
+    """`docs/nomenclature.md` says that quantities are written with units on the command line: --gpus, --headroom, --forward."""
+    plan = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--json", "--top", "1"]
+    assert parlay(*plan, "--gpus", "1k", "--global-batch", "1000").document["question"]["gpus"] == 1000
+    assert parlay(*plan, "--gpus", "8", "--headroom", "4GiB").document["headroom_bytes"] == 4 * 2**30
+    assert parlay(*plan, "--gpus", "8", "--headroom", "4").document["headroom_bytes"] == 4 * 2**30
+    assert "training FLOPs per token at 8,000 tokens" in parlay("models", "show", "llama-3.1-8b", "--seq-len", "8k").out
+    schedule = ["schedule", "1f1b", "--stages", "2", "--micro-batches", "4", "--json"]
+    units = ["--forward", "5ms", "--backward", "10 ms", "--weight", "4ms", "--transfer", "500us"]
+    bare = ["--forward", "0.005", "--backward", "0.01", "--weight", "0.004", "--transfer", "0.0005"]
+    assert parlay(*schedule, *units).out == parlay(*schedule, *bare).out
+
+
+def test_a_fixed_inner_degree_means_usp(parlay):
+    plan = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "16", "--json", "--fix", "ulysses=2"]
+    rows = parlay(*plan).document["rows"]
+    assert rows
+    assert {(r["estimate"]["layout"]["cp_kind"], r["estimate"]["layout"]["ulysses"]) for r in rows} == {("usp", 2)}
+
+
+def test_explain_takes_gpus_and_precision(parlay):
+    command = ["explain", "step.exposed.tp", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.dp4", "--json"]
+    bf16, fp8 = (parlay(*command, "--gpus", "8", "--precision", p) for p in ("bf16", "fp8"))
+    assert (bf16.code, fp8.code) == (0, 0)
+    assert bf16.document["question"]["precision"] == "bf16"
+    assert fp8.document["question"]["precision"] == "fp8"
+
+
+def test_units_follow_the_size_of_a_run(parlay):
+    asked = ["plan", *QUESTION, "--gpus", "64", "--top", "1", "--gpu-hour-usd", "2"]
+    small, long = (parlay(*asked, "--tokens", n).out for n in ("1M", "15T"))
+    first = parlay(*asked, "--tokens", "1M", "--json").document["rows"][0]["estimate"]
+    header, row = (line.split() for line in small.splitlines() if line.startswith(("#", "1 ")))
+    assert header[-4:] == ["run", "s", "GPU-hours", "USD"]
+    assert [float(x) for x in row[-3:]] == pytest.approx([first["run_s"], first["gpu_hours"], first["cost_usd"]], rel=5e-3)
+    assert "USD: at 2.00 USD a GPU-hour" in small
+    assert "days  GPU-hours  M USD" in long
+    said = parlay("estimate", *QUESTION, *LAYOUT, "--tokens", "1M", "--gpu-hour-usd", "2").out
+    assert re.search(r"1\.00M tokens take 1\d\.\d s, 0\.\d{3} GPU-hours, 0\.\d{3} USD at 2\.00 USD a GPU-hour", said)
+    assert " run s" in parlay("sweep", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--tokens", "1M").out
+
+
+def test_one_is_not_plural(parlay):
+    assert (
+        "training  1 token x 512 sequences"
+        in parlay("estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "dp8", "--seq-len", "1").out
+    )
+    assert "at 1 token " in parlay("models", "show", "llama-3.1-8b", "--seq-len", "1").out
+
+
+def test_check_names_the_price_behind_a_cost(parlay, run_file):
+    path = run_file(RUN.partition("[budget]")[0].replace("gpu_hour_usd = 2.0\n", ""))
+    asked = ["check", path, "--set", "training.total_tokens=1000000", "--set", "budget.cost_usd=1000"]
+    own = parlay(*asked)
+    assert own.code == 0
+    assert "cost_usd: at 2.95 USD a GPU-hour, the price of DGX H100" in own.out
+    assert parlay(*asked, "--json").document["gpu_hour_usd"] == 2.95
+    assert "cost_usd: at 2.00 USD a GPU-hour\n" in parlay(*asked, "--set", "gpu_hour_usd=2").out
+    assert "a GPU-hour" not in parlay("check", path).out
+
+
+def test_what_is_fixed_is_said(parlay, run_file):
+    asked = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--top", "1"]
+    assert (
+        "asked     tp=2, recompute=none,full, dp>=2\n"
+        in parlay(*asked, "--fix", "tp=2", "--fix", "recompute=none,full", "--min", "dp=2").out
+    )
+    path = run_file(
+        "model = 'llama-3.1-8b'\ncluster = 'dgx-h100'\ngpus = 8\n[layout]\ntp = 2\nsp = true\nrecompute = ['norm', 'mlp']\n"
+    )
+    said = ["tp=2 (run file)", "sp=on (run file)", "recompute=norm+mlp (run file)"]
+    assert sorted(parlay("plan", path, "--top", "1", "--json").document["asked"]) == sorted(said)
+    assert "tp=4" in parlay("plan", path, "--top", "1", "--fix", "tp=4", "--json").document["asked"]
+
+
+def test_one_figure_for_a_peak(parlay):
+    assert re.search(r"flops_per_s\.fp8 +1,979 TFLOP/s", parlay("hardware", "show", "h100-sxm").out)
+    assert re.search(r"^h100-sxm .* 989 +1,979 ", parlay("hardware", "list").out, re.M)
+
+
+def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
+    asked = ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--weak", "--seq-len", "1024"]
+    ran = parlay(*asked, "--global-batch", "7", "--gpus", "8,12")
+    assert "note: batches are whole sequences" in ran.err
+    assert "10 on 12 GPUs -4.8%" in ran.err
+    assert "note" not in parlay(*asked, "--global-batch", "8,16", "--gpus", "8,16").err

@@ -35,14 +35,14 @@ def assert_refused(ran, message, hint=""):
         ([*PLAN[:-1], "0"], "gpus: must be a whole number from 1", ""),
         ([*PLAN[:-1], "-8"], "gpus: must be a whole number from 1", ""),
         ([*PLAN, "--seq-len", "-3"], "seq_len", ""),
-        ([*PLAN, "--seq-len", "nan"], "'nan' is not a quantity in count", "512"),
-        ([*PLAN, "--seq-len", "8 GiB"], "'8 GiB' is not a quantity in count", "512"),
+        ([*PLAN, "--seq-len", "nan"], "'nan' is not a count", "512"),
+        ([*PLAN, "--seq-len", "8 GiB"], "'8 GiB' is not a count", "512"),
         ([*PLAN, "--seq-len", "1e300"], "seq_len", ""),
         ([*PLAN, "--global-batch", "0"], "global_batch", ""),
         ([*PLAN, "--precision", "bf17"], "precision", ""),
         ([*PLAN, "--optimizer", "adam"], "optimizer", ""),
         ([*PLAN, "--framework", "megatron"], "framework", ""),
-        ([*PLAN, "--tokens", "15X"], "'15X' is not a quantity in count", "15T"),
+        ([*PLAN, "--tokens", "15X"], "'15X' is not a count", "15T"),
         ([*PLAN, "--gpu-hour-usd", "nan"], "a price per GPU-hour must be above 0", ""),
         ([*PLAN, "--gpu-hour-usd", "-1"], "a price per GPU-hour must be above 0", ""),
         (
@@ -58,6 +58,38 @@ def assert_refused(ran, message, hint=""):
         ([*PLAN, "--fix", "schedule=zb-v"], "megatron-core does not offer the pipeline schedule zb-v", "torchtitan: gpipe"),
         ([*PLAN, "--require", "schedule=zb-v"], "schedule has names, not sizes", "write --fix schedule=zb-v"),
         ([*ESTIMATE, "--layout", "tp8.pp2.dp4", "--recompute", ","], "',' names no module", ""),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dp4", "--recompute", "full,none"], "'none' stands alone", ""),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dp4.ulysses2"], "ulysses=2 is the inner degree of usp", "cp_kind=usp"),
+        ([*ESTIMATE, "--layout", "tp8.pp2.dp4.ulysses2", "--set", "layout.cp_kind=usp"], "but cp is 1", "raise cp"),
+        ([*ESTIMATE, "--layout", "tp12.pp2.dp4"], "tp=12 does not divide", "tp may be 1, 2, 4, 8 (8 GPUs share"),
+        ([*PLAN, "--fix", "ep=8"], "--fix ep=8: llama-3.1-8b has no experts", "leave out ep"),
+        ([*PLAN, "--require", "ep>=2"], "ep>=2: llama-3.1-8b has no experts", "leave out ep"),
+        ([*PLAN, "--require", "etp>=2"], "etp>=2: llama-3.1-8b has no experts", "leave out etp"),
+        ([*PLAN, "--fix", "ulysses=2", "--fix", "cp_kind=zigzag"], "ulysses is the inner degree of usp alone", "cp_kind=usp"),
+        ([*PLAN, "--require", "zero>=4"], "zero>=4: leave no value of zero", "zero can be 0, 1, 2, 3"),
+        ([*PLAN, "--require", "vpp>=99"], "vpp>=99: leave no value of vpp", "vpp can be 1 to 34"),
+        ([*PLAN, "--require", "tp>=16"], "tp>=16: leave no value of tp", "tp can be 1, 2, 4, 8"),
+        (
+            [*PLAN, "--min-micro-batches", "600"],
+            "more than the batch has",
+            "a batch of 512 sequences allows at most 512, with dp=1",
+        ),
+        ([*PLAN, "--min-micro-batches", "200", "--fix", "dp=4"], "more than the batch has", "at most 128, with dp=4"),
+        ([*PLAN, "--fix", "mbs=1024"], "micro-batches of 1024 do not divide the batch of 512 sequences", "1, 2, 4, 8"),
+        (
+            [*PLAN, "--fix", "mb=3", "--fix", "dp=4"],
+            "dp=4 x micro-batches of 3 do not divide the batch",
+            "dp x micro_batch can be",
+        ),
+        ([*PLAN, "--headroom", "1e9"], "must be from 0 to 1,000,000 GiB, got 1e9", "4GiB"),
+        ([*PLAN, "--headroom", "-1"], "must be from 0 to 1,000,000 GiB, got -1", "4GiB"),
+        ([*PLAN, "--headroom", "4s"], "'4s' is not a quantity in bytes", "GiB"),
+        ([*PLAN, "--gpu-hour-usd", "1e30"], "must be above 0 and below 1,000,000, got 1e+30", "2.5"),
+        ([*PLAN[:-1], "1-8"], "--gpus: '1-8' is not a count", "512"),
+        ([*PLAN[:-1], "0.5k1"], "--gpus: '0.5k1' is not a count", "512"),
+        (["schedule", "1f1b", "--forward", "5GB"], "--forward: '5GB' is not a quantity in s", "2.1 ms"),
+        (["explain", "step.exposed.tp", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8"], "no layout given", "--layout"),
+        ([*ESTIMATE, "--layout", "tp8", "--set", "layout.order=[1,2]"], "order.0", "1 more problem"),
         (["show", "experts", "--link", "-5GB/s"], "'-5GB/s' must be finite and greater than zero", "write it like"),
         (["show", "experts", "--link", "0GB/s"], "must be finite and greater than zero", "write it like"),
         (["hardware", "show", "nope.json"], "read from TOML files alone, and there is no such file", "extends"),
@@ -106,6 +138,13 @@ def assert_refused(ran, message, hint=""):
         (["explain", "roofline.machine_balance", "--set", "flops_per_s=989 TFLOP/s"], "needs memory_bytes_per_s", "--set"),
         (["explain", "step.bubble"], "names a term of an estimate, not a formula", "MODEL --on CLUSTER --layout"),
         (["verify", "moe-capacty"], "unknown example", "moe-capacity"),
+        (["models", "show", "llama-3.1-8b", "--seq-len", "0"], "--seq-len: '0' must be finite and greater than zero", "512"),
+        (
+            ["models", "show", "llama-3.1-8b", "--seq-len", "1e30"],
+            "--seq-len: must be a whole number from 1 to 1,073,741,824",
+            "",
+        ),
+        (["models", "show", "llama-3.1-8b", "--seq-len", "8k,9k"], "--seq-len: '8k,9k' is not a count", "512"),
         (["models", "show", "llama"], "unknown model 'llama'", "did you mean"),
         (["hardware", "show", "h1000"], "unknown", "did you mean"),
     ],
@@ -128,10 +167,16 @@ RUN = 'model = "llama-3.1-8b"\ncluster = "dgx-h100"\n'
         (RUN + "[layout]\ntp = 'eight'\n", "layout: tp: ", ""),
         (RUN + "[layout]\ntp = nan\n", "layout: tp: ", ""),
         (RUN + "[layout]\ntp = 8.5\n", "layout: tp: ", ""),
+        (RUN + "[layout]\ntp = true\n", "layout: tp: must be a number, got true", ""),
+        (RUN + "[training]\nseq_len = true\n[layout]\ntp = 8\n", "training: seq_len: must be a number, got true", ""),
         (RUN + "layout = 3\n", "layout: expected a table, got int", "[layout]"),
-        (RUN + "[training]\nseq_len = '8 GB'\n[layout]\ntp = 8\n", "training.seq_len: '8 GB' is not a quantity", ""),
+        (RUN + "[training]\nseq_len = '8 GB'\n[layout]\ntp = 8\n", "training.seq_len: '8 GB' is not a count", ""),
         (RUN + "[layout]\ntp = 8\n[budget]\nmemory = 70\n", "budget.memory: unknown limit 'memory'", "memory_gib"),
-        (RUN + "[layout]\ntp = 8\n[budget]\nmemory_gib = -70\n", "budget.memory_gib: must be a number above 0", ""),
+        (
+            RUN + "[layout]\ntp = 8\n[budget]\nmemory_gib = -70\n",
+            "budget.memory_gib: must be a number above 0 and below 1e30",
+            "",
+        ),
         (RUN + "[layout]\ntp = 8\n[budget]\ngpu_hours = 70\n", "cannot be checked", "total_tokens"),
         (RUN + "gpus = 8\n", "layout: is missing", "parlay plan"),
         ('model = 3\ncluster = "dgx-h100"\n[layout]\ntp = 8\n', "model: must be a name, a file or a table, got 3", ""),
@@ -143,6 +188,57 @@ def test_run_files(parlay, run_file, text, message, hint):
     ran = parlay("check", path)
     assert_refused(ran, message, hint)
     assert str(path) in ran.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sweep", "RUN", "--on", "dgx-h100", "--gpus", "8"],
+        ["models", "show", "RUN"],
+        ["ladder", "--on", "dgx-h100", "--gpus", "8", "--model", "RUN"],
+    ],
+    ids=lambda c: c[0],
+)
+def test_a_run_file_where_a_model_is_wanted(parlay, run_file, command):
+    path = run_file(RUN + "[layout]\ntp = 8\n")
+    ran = parlay(*(path if word == "RUN" else word for word in command))
+    assert_refused(ran, "is a run file of Parlay, not a model", "give its model instead: llama-3.1-8b")
+
+
+def test_a_problem_of_a_setting_is_not_said_to_be_in_a_file(parlay):
+    ran = parlay(*ESTIMATE, "--layout", "tp8", "--set", "layout.order=[1,2]")
+    assert "file" not in ran.err
+
+
+def test_a_folder_with_a_config_is_offered(parlay, tmp_path, monkeypatch):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert_refused(parlay("plan", "hf", "--on", "dgx-h100", "--gpus", "8"), "unknown model 'hf'", "write ./hf")
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "message"),
+    [
+        ("models list", ">&-", "standard output: is closed"),
+        ("plan llama-3.1-8b --on dgx-h100 --gpus 8 --json", ">&-", "standard output: is closed"),
+        ("estimate llama-3.1-8b --from - --on dgx-h100", "<&-", "standard input: is closed"),
+        ("models import -", "<&-", "standard input: is closed"),
+        ("models import -", "0>/dev/null", "standard input: cannot be read"),
+        ("models show nope", "2>&-", ""),
+    ],
+)
+def test_closed_streams_are_no_bug_of_ours(command, closed, message):
+    ran = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m parlay {command} {closed}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"error: {message}" if message else "")
+    assert "bug" not in ran.stderr
 
 
 def test_mfu_as_a_percentage(parlay, run_file):

@@ -93,3 +93,33 @@ def test_a_bad_config_gets_one_message(parlay, tmp_path, command, content, messa
     assert ran.out == ""
     assert message in ran.err
     assert len([line for line in ran.err.splitlines() if line.startswith("error: ")]) == 1
+
+
+def test_show_and_import_say_what_they_guessed(parlay, tmp_path):
+    """An architecture that is not known is read by guesses: `models show` notes them as `plan` and `models import` do."""
+    config = {"model_type": "newarch", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 100}
+    config |= {"num_attention_heads": 4, "weird_size": 7}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shown, written = parlay("models", "show", tmp_path), parlay("models", "import", tmp_path)
+    assert shown.err == written.err
+    assert "note: model_type 'newarch' is not known" in shown.err
+    assert "note: ignored: weird_size" in shown.err
+    document = parlay("models", "import", tmp_path, "--json").document
+    assert document["schema_name"] == "parlay/model-import"
+    assert document["model"] == parlay("models", "show", tmp_path, "--json").document["model"]
+    assert [f"note: {x}" for x in document["assumed"]] + ["note: ignored: weird_size"] == shown.err.splitlines()
+    to = tmp_path / "mine.toml"
+    both = parlay("models", "import", tmp_path, "--json", "-o", to)
+    assert both.document["model"]["hidden"] == 64
+    assert load_model(to).hidden == 64
+
+
+@pytest.mark.parametrize("command", [["sweep", "X", *WHERE], ["explain", "step.bubble", "X", "--on", "dgx-h100", "--layout", "tp2"],
+                                     ["compare", "X", "--on", "dgx-h100", "--layout", "tp2", "--layout", "tp1.pp2"]],
+                         ids=lambda c: c[0])  # fmt: skip
+def test_guesses_are_noted_once_wherever_a_config_is_priced(parlay, tmp_path, command):
+    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 128, "num_hidden_layers": 64, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ran = parlay(*(tmp_path if word == "X" else word for word in command))
+    assert ran.code == 0
+    assert ran.err.count("num_attention_heads = 32 (not in the file") == 1

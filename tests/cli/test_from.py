@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def test_a_script_is_estimated_and_what_was_not_understood_is_listed(capsys):
     assert "8,192 tokens x 128 sequences, fp8" in out
     assert "note: read as Megatron-LM: 34 settings understood" in err
     assert "note: not understood: --window-attn-skip-freq $SKIP\n" in err
+
+
+def test_one_setting_is_one_setting(capsys, tmp_path):
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8}', encoding="utf-8")
+    _, _, err = run(capsys, "estimate", "llama-3.2-1b", "--from", tmp_path / "ds.json", "--on", "dgx-h100", "--gpus", 8)
+    assert "note: read as DeepSpeed: 1 setting understood" in err
 
 
 def test_json_holds_how_the_file_was_read(capsys):
@@ -78,7 +85,8 @@ def test_flags_win(capsys):
     assert (layout["tp"], layout["dp"], layout["zero"], list(layout["recompute"])) == (2, 16, 0, [])
     _, out, _ = run(capsys, "estimate", "--from", script, "--on", "dgx-h100", "--json", "--layout", "tp4.pp2.dp2")
     layout = json.loads(out)["estimate"]["layout"]
-    assert (layout["tp"], layout["pp"], layout["dp"], list(layout["recompute"])) == (4, 2, 2, [])  # the whole layout is replaced
+    assert (layout["tp"], layout["pp"], layout["dp"], layout["micro_batch"]) == (4, 2, 2, 1)  # degrees are replaced
+    assert list(layout["recompute"]) == ["core_attention", "mlp"]  # what the text cannot say stays
 
 
 def test_the_next_command_of_a_plan_prices_its_first_row(capsys):
@@ -93,6 +101,64 @@ def test_the_next_command_of_a_plan_prices_its_first_row(capsys):
     assert json.loads(priced)["estimate"]["step_s"] == pytest.approx(first["step_s"])
     for key in ("layout_short", "memory_peak_bytes"):
         assert json.loads(priced)["estimate"][key] == first[key]
+
+
+def priced_again(capsys, *asked):
+    """Return the first row of a plan, and the estimate and question of the next command that it prints."""
+    _, out, _ = run(capsys, "plan", *asked, "--top", 1)
+    command = " ".join(out[out.index("next:") + 5 :].replace("\\\n", " ").split())
+    document = json.loads(run(capsys, *shlex.split(command)[1:], "--json")[1])
+    first = json.loads(run(capsys, "plan", *asked, "--top", 1, "--json")[1])["rows"][0]["estimate"]
+    return first, document["estimate"], command
+
+
+FULL = f"torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py {SMALL} --vocab-size 32000 --tensor-model-parallel-size 2 "
+FULL += "--pipeline-model-parallel-size 2 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+@pytest.mark.parametrize("model", ['model = "llama-3.1-8b"', "model = { extends = 'llama-3.1-8b' }", None])
+def test_the_next_command_wins_over_what_a_file_says_of_the_layout(capsys, tmp_path, model):
+    """The file recomputes everything, without sequence parallelism; the plan is told to do neither."""
+    if model is None:
+        path = tmp_path / "train.sh"
+        path.write_text(FULL, encoding="utf-8")
+        asked = ["--from", path]
+    else:
+        path = tmp_path / "run.toml"
+        layout = "[layout]\nrecompute = 'full'\nsp = false\nzero = 0\nvpp = 1\nlast_layers = 7\nschedule = '1f1b'\n"
+        path.write_text(f"{model}\ncluster = 'dgx-h100'\ngpus = 64\n[training]\nprecision = 'fp8'\n{layout}", encoding="utf-8")
+        asked = [path, "--precision", "bf16", "--fix", "last_layers=rule", "--fix", "zero=1"]
+    asked += ["--on", "dgx-h100", "--gpus", 8, "--fix", "recompute=none", "--fix", "sp=on", "--fix", "tp=2", "--fix", "pp=2"]
+    asked += ["--tokens", "15T", "--gpu-hour-usd", "2.5"]
+    first, again, command = priced_again(capsys, *asked)
+    assert first.pop("step_s") == pytest.approx(again.pop("step_s"))
+    filled = ("schedule", "shard", "sp")  # a plan fills in what a layout leaves open
+    assert again["layout"] | dict.fromkeys(filled) == first["layout"] | dict.fromkeys(filled), command
+    assert again["memory_peak_bytes"] == first["memory_peak_bytes"], command
+    for key in ("run_s", "gpu_hours", "cost_usd"):
+        assert again[key] == pytest.approx(first[key]), command
+    assert "--tokens 15T --gpu-hour-usd 2.5" in command
+
+
+def test_a_layout_beside_a_run_file_replaces_its_degrees(capsys, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        "model = 'llama-3.1-70b'\ncluster = 'dgx-h100'\ngpus = 128\n"
+        "[layout]\ntp = 4\ncp = 2\npp = 4\ndp = 4\nvpp = 5\nmicro_batch = 2\nlast_layers = 10\n"
+        "schedule = 'interleaved'\nzero = 0\nsp = true\ncp_kind = 'zigzag'\nrecompute = 'full'\nrecompute_layers = 2\ntp_overlap = true\n",
+        encoding="utf-8",
+    )
+    code, out, err = run(capsys, "estimate", path, "--layout", "tp8.pp4.dp2", "--json")
+    layout = json.loads(out)["estimate"]["layout"]
+    assert code == 0
+    assert [layout[a] for a in ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "last_layers")] == [8, 1, 4, 2, 1, 1, None]
+    assert (layout["recompute"], layout["recompute_layers"], layout["tp_overlap"]) == (["full"], 2, True)
+    assert (
+        f"--layout replaces the degrees of {path}; kept from it: zero=0, recompute=full, recompute_layers=2, tp_overlap=true"
+        in err
+    )
+    changed = ["--recompute", "none", "--zero", "1", "--set", "layout.tp_overlap=false"]
+    assert "replaces" not in run(capsys, "estimate", path, "--layout", "tp8.pp4.dp2", *changed)[2]
 
 
 def test_from_standard_input(capsys, monkeypatch):
@@ -148,3 +214,15 @@ def test_a_missing_file_a_directory_and_bytes(capsys, tmp_path):
     code, _, err = run(capsys, "estimate", "--from", tmp_path / "b.sh", "--on", "dgx-h100")
     assert code == 2
     assert "is not UTF-8 text" in err
+
+
+def test_optimizer_instances_below_zero_3_are_priced(capsys, tmp_path):
+    """Half the ranks share an optimizer state, so each holds twice as much of it."""
+    peaks = []
+    for more in ("", " --num-distributed-optimizer-instances 2"):
+        path = tmp_path / "train.sh"
+        path.write_text(f"{FULL} --use-distributed-optimizer{more}", encoding="utf-8")
+        code, out, _ = run(capsys, "estimate", "--from", path, "--on", "dgx-h100", "--json")
+        assert code == 0
+        peaks.append(json.loads(out)["estimate"]["memory_peak_bytes"])
+    assert peaks[1] > peaks[0]

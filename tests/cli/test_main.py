@@ -50,7 +50,7 @@ def test_every_command_is_there_and_says_the_same_in_both_helps(parlay, name):
         (["models", "lst"], "no such command 'lst'", "parlay models --help"),
         (["models"], "'models' needs a subcommand", "parlay models --help"),
         (["estimate", "llama-3.1-8b", "--zero", "4"], "--zero", "parlay estimate --help"),
-        (["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "eight"], "'--gpus'", "--help"),
+        (["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "eight"], "--gpus: 'eight' is not a count", "write it like 512"),
     ],
 )
 def test_wrong_usage_is_one_message_with_a_hint(parlay, arguments, message, hint):

@@ -53,12 +53,29 @@ def test_own_file_slow_stage_and_links(capsys, tmp_path):
     assert steps[3] > steps[2] > steps[0]
 
 
-def test_more_memory_than_there_is_is_a_no(capsys):
-    code, out, err = run(capsys, "gpipe", "--activations", "10 GiB", "--memory", "40 GiB")
-    assert code == 1
-    assert not out
-    assert "stage 0 passes 40.0 GiB at F4 and reaches 80.0 GiB at F7" in err
+def test_more_memory_than_there_is_is_a_no_and_the_answer_is_shown(capsys):
+    asked = ["1f1b", "gpipe", "--activations", "10 GiB", "--memory", "40 GiB"]
+    code, out, err = run(capsys, *asked)
+    assert (code, err) == (1, "")
+    assert out.count("stage 0 |") == 2
+    fits, over = (line for line in out.splitlines() if "GiB  40.0 GiB" in line)
+    assert fits.startswith("1f1b")
+    assert fits.endswith("40.0 GiB  40.0 GiB      fits")
+    assert over.startswith("gpipe")
+    assert over.endswith("80.0 GiB  40.0 GiB  TOO MUCH")
+    assert "gpipe holds more than there is: stage 0 passes 40.0 GiB at F4 and reaches 80.0 GiB at F7; less: 1f1b" in out
+    assert "1f1b holds" not in out
     assert run(capsys, "1f1b", "--activations", "10 GiB", "--memory", "40 GiB")[0] == 0
+
+
+def test_the_document_says_what_fits(capsys):
+    code, out, _ = run(capsys, "1f1b", "gpipe", "--activations", "10 GiB", "--memory", "40 GiB", "--json")
+    document = json.loads(out)
+    assert (code, document["fits"], document["memory_limit_bytes"]) == (1, False, 40 * 2**30)
+    assert [s["fits"] for s in document["schedules"]] == [True, False]
+    assert document["schedules"][0]["held_bytes"] == [40 * 2**30, 30 * 2**30, 20 * 2**30, 10 * 2**30]
+    unasked = json.loads(run(capsys, "1f1b", "--json")[1])
+    assert (unasked["fits"], unasked["schedules"][0]["held_bytes"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +88,8 @@ def test_more_memory_than_there_is_is_a_no(capsys):
         (["1f1b", "-o", "a.txt"], "neither .json (a trace) nor .svg"),
         (["1f1b", "-o", "/no/such/folder/a.svg"], "cannot be written"),
         (["1f1b", "--share-links", "some"], "links are shared by none, direction, pair, all"),
-        (["1f1b", "--forward", "-1"], "forward must be finite and zero or more"),
-        (["1f1b", "--forward", "nan"], "forward must be finite"),
+        (["1f1b", "--forward", "-1"], "--forward: '-1' must be finite and zero or more"),
+        (["1f1b", "--forward", "nan"], "--forward: 'nan' is not a quantity in s"),
         (["1f1b", "--slow", "1=0"], "a factor must be above 0 and finite, got 0"),
         (["1f1b", "--slow", "1=-2"], "a factor must be above 0"),
         (["1f1b", "--slow", "1=nan"], "a factor must be above 0"),

@@ -50,3 +50,26 @@ def test_asked_wrongly(capsys, tmp_path):
         assert not out
         assert message in err
         assert err.startswith("error: ")
+
+
+def test_frameworks_by_parlays_own_names(capsys, tmp_path):
+    """A file of runs may name a framework as Parlay does, and so may a filter; what is not known is listed."""
+    (tmp_path / "r.csv").write_text(HEADER + ROW.replace("NeMo", "megatron-core"))
+    assert main(["validate", "--runs", str(tmp_path / "r.csv"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["predictions"]) == 1
+    (tmp_path / "r.csv").write_text(HEADER + ROW + ROW.replace("a-1", "a-2").replace("NeMo", "torchtitan"))
+    for name, kept in (("megatron-core", 1), ("nemo", 1), ("torchtitan", 1)):
+        assert main(["validate", "--runs", str(tmp_path / "r.csv"), "--where", f"framework={name}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["runs"] == kept
+    assert main(["validate", "--where", "framework=megatron"]) == 2
+    err = capsys.readouterr().err
+    assert "Megatron-LM (2021)" in err
+    assert "or one of Parlay's own: megatron-core" in err
+
+
+def test_no_run_predicted_is_a_no(capsys, tmp_path):
+    (tmp_path / "r.csv").write_text(HEADER + ROW.replace("NeMo", "megatron"))
+    assert main(["validate", "--runs", str(tmp_path / "r.csv")]) == 1
+    out = capsys.readouterr().out
+    assert "0 predicted" in out
+    assert "the framework 'megatron' is not known; known are Megatron-LM, megatron-core" in " ".join(out.split())

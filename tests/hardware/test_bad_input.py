@@ -136,7 +136,7 @@ def test_missing_keys_are_named(tmp_path):
     error = error_of(load_device, path)
     assert "memory" in str(error)
     assert "is missing" in str(error)
-    assert "2 more problem(s)" in (error.hint or "")
+    assert "2 more problems" in (error.hint or "")
 
 
 def test_no_such_file_suggests(tmp_path):

@@ -51,11 +51,11 @@ MEGATRON, TITAN, DEEPSPEED, NANOTRON, HAI = "megatron-core", "torchtitan", "deep
 CASES = [
     ("gpus", dense(), {}, {"tp": 2, "dp": 8}, {"dp": 4}, ["16 GPUs, but there are 8", "dp must be 4"]),
     ("gpus", dense(), {}, {"tp": 2, "pp": 8}, {"tp": 1}, ["16 GPUs", "1, 2, 4, 8"]),
-    ("heads", dense(heads=30, kv=1), {}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, ["tp=4", "30 attention heads", "1, 2, 3, 5, 6", "pp or dp"]),
-    ("kv_heads", dense(heads=24, kv=6), {}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, ["tp=4", "6 key/value heads", "1, 2, 3, 6, 12"]),
+    ("heads", dense(heads=30, kv=1), {}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, ["tp=4", "30 attention heads", "tp may be 1, 2 (8 GPUs", "pp or dp"]),
+    ("kv_heads", dense(heads=24, kv=6), {}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, ["tp=4", "6 key/value heads", "tp may be 1, 2 (8 GPUs share", "above 6"]),
     ("kv_copies", dense(kv=4), {"framework": TITAN}, {"tp": 8}, {"tp": 4, "dp": 2}, ["4 key/value heads", "torchtitan", "1, 2, 4"]),
-    ("width", dense(width=14340), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "MLP width 14,340", "1, 2, 3, 4, 5"]),
-    ("width", mixture(shared=1532), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["shared experts' width 1,532", "1, 2, 4, 383"]),
+    ("width", dense(width=14340), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "MLP width 14,340", "tp may be 1, 2, 4 (8 GPUs"]),
+    ("width", mixture(shared=1532), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["shared experts' width 1,532", "tp may be 1, 2, 4 (8 GPUs"]),
     ("width", mixture(width=1532), {}, {"tp": 8, "etp": 8}, {"etp": 4}, ["etp=8", "expert width 1,532", "1, 2, 4, 383"]),
     ("width", recurrent(), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "Mamba groups 4", "1, 2, 4"]),
     ("scale_up", dense(), {}, {"tp": 16}, {"tp": 8, "pp": 2}, ["tp=16", "8 GPUs", "up to 8"]),
@@ -160,7 +160,7 @@ def test_a_hint_holds_for_every_kind_of_layer():
     """24 and 16 heads in one model: 3 divides the first only, so the advice is the divisors of 8."""
     (found,) = judged(two_mixers(), {"tp": 3, "dp": 16})[:1]
     assert found.rule == "heads"
-    assert "tp may be 1, 2, 4, 8;" in found.hint
+    assert "tp may be 1, 2, 4, 8 (8 GPUs share" in found.hint
 
 
 layouts = st.builds(
@@ -250,13 +250,20 @@ def test_a_kept_layout_can_be_cut(layout, workload, model):
 def test_sixty_four_heads_do_not_go_on_three_gpus():
     """vllm pull request 52535: rule, reason, valid sizes and the alternative."""
     found = judged(dense(heads=64), {"tp": 3})[0]
-    assert "tp may be 1, 2, 4, 8, 16, 32, 64; to use more GPUs, raise pp or dp instead" in found.hint
+    assert "tp may be 1, 2, 4, 8 (8 GPUs share" in found.hint
+    assert found.hint.endswith("; to use more GPUs, raise pp or dp instead")
 
 
-def test_seventy_one_heads_run_on_one_or_seventy_one_ranks():
+def test_a_hint_on_tp_offers_what_the_other_rules_allow_too():
+    """Sixteen would suit the heads, but tp16 is wider than a node and is refused next; on an NVL72 rack it is offered."""
+    for cluster, offered in (("dgx-h100", "1, 2, 4, 8 (8 GPUs"), ("gb200-nvl72", "1, 2, 4, 8, 16, 32, 64 (72 GPUs")):
+        assert f"tp may be {offered} share" in judged(dense(heads=64, width=28672), {"tp": 12}, cluster=cluster)[0].hint
+
+
+def test_seventy_one_heads_run_on_one_rank_of_a_node_of_eight():
     model = load_model("falcon-7b")
     found = {v.rule: v for v in judged(model, {"tp": 2})}
-    assert "tp may be 1, 71;" in found["heads"].hint
+    assert "tp may be 1 (8 GPUs" in found["heads"].hint
 
 
 def test_a_zigzag_ring_needs_a_multiple_of_twice_its_ranks():

@@ -77,7 +77,17 @@ def test_every_axis_is_one_of_sizes_or_names():
 
 def test_whoever_names_a_schedule_gets_a_pipeline():
     space = fixed(Space(), ["schedule=gpipe"])
-    assert space.asked.words() == ["pp>=2"]
+    assert space.asked.words() == ["schedule=gpipe", "pp>=2"]
+
+
+def test_a_fixed_micro_batch_is_never_replaced_by_one():
+    """Where it does not divide a rank's batch, the grid falls out; a search once showed such rows with one sequence each."""
+    workload = Workload(global_batch=64)
+    space = fixed(default_space(workload), ["micro_batch=4,8"])
+    question = Question(load_model("llama-3.1-8b"), load_cluster("dgx-h100"), workload, 64)
+    found = list(layouts_of(question, space, Counted()))
+    assert {int(m) for x in found for m in x.micro_batch} == {4, 8}
+    assert space.asked.words() == ["micro_batch=4,8"]
 
 
 def test_a_named_recompute_is_not_refined():

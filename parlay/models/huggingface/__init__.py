@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from parlay.models.huggingface.defaults import keys_for
 from parlay.models.huggingface.reader import MAX_BYTES, Keys, Log, parse, printable, read_file
 from parlay.models.huggingface.shapes import Draft, named, runs
 from parlay.models.spec import ModelSpec
-from parlay.specfile import as_usage_error
+from parlay.specfile import as_usage_error, read_standard_input
 
 PRUNED = ("nemotron-nas", "deci", "decilm")
 TEXT_OF = {  # the text model of a wrapper -> the architecture whose class it copies
@@ -91,7 +90,7 @@ def import_config(path: Path | str) -> Imported:
 
 
 def _standard_input() -> str:
-    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    data = read_standard_input(MAX_BYTES)
     if len(data) > MAX_BYTES:
         raise UsageError(f"is larger than {MAX_BYTES >> 20} MiB, so it is not a config.json", where="standard input")
     try:
