@@ -293,14 +293,15 @@ def _merged(found: _Found, more: _Kept) -> tuple[_Kept, _Kept, _Kept]:
     best, front, fast = found.kept or (None, None, None)
     found.timelines.look_at(more.layouts, more.least)
     near = more.take(found.timelines.near(more.layouts, more.least)).and_(best)
-    return near.take(found.timelines.near(near.layouts, near.least)), _front(more.and_(front)), _fastest(more.and_(fast))
+    near = near.take(found.timelines.near(near.layouts, near.least))
+    return near, _front(_front(more).and_(front)), _fastest(_fastest(more).and_(fast))
 
 
 def _fastest(rows: _Kept) -> _Kept:
     """Return the fastest row of each of the fastest grids and ZeRO stages, as many as full recompute on some layers is tried on."""
-    rows = rows.take(np.argsort(rows.step, kind="stable"))
-    first, _ = distinct([getattr(rows.layouts, name) for name in (*GRID, "zero")])
-    return rows.take(np.sort(first)[:REFINED])
+    order = np.argsort(rows.step, kind="stable")
+    first, _ = distinct([getattr(rows.layouts, name)[order] for name in (*GRID, "zero")])
+    return rows.take(order[np.sort(first)[:REFINED]])
 
 
 def _front(rows: _Kept) -> _Kept:
