@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,14 @@ Zero = Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO sta
 Recompute = Annotated[
     str | None,
     typer.Option("--recompute", help="none, selective, full, or modules joined by commas (norm,mlp_activation,mla_up)."),
+]
+
+
+Launch = Annotated[
+    bool,
+    typer.Option(
+        "--launch", help="Print the framework's own settings instead: Megatron-LM arguments, torchtitan TOML, DeepSpeed JSON."
+    ),
 ]
 
 
@@ -34,6 +43,7 @@ def estimate(
     gpu_hour_usd: flags.Price = None,
     rates: flags.Rates = None,
     sets: flags.Sets = None,
+    launch: Launch = False,
     json: flags.Json = False,
 ) -> None:
     """Price one layout: memory by stage, time term by term.
@@ -67,7 +77,13 @@ def estimate(
     from parlay.estimate.estimate import estimate as price
 
     found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
-    if json:
+    if launch:
+        from parlay.frameworks.write import written
+
+        settings = written(q.model, q.workload, q.layout)
+        sys.stderr.write("".join(f"note: {line}\n" for line in settings.notes))
+        output.say(settings.text.splitlines())
+    elif json:
         from parlay.report.documents import estimate_report
 
         output.say_json(estimate_report(found, q.gpu_hour_usd, q.imported).model_dump())

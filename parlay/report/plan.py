@@ -12,6 +12,12 @@ from parlay.search.plan import Plan
 from parlay.units import GIB, show_bytes, show_count, show_number, show_usd, significant
 
 MEMORY_ERROR = 0.05  # of a device: 9 in 10 peaks of Megatron's own tests lie within it (`parlay validate`: megatron-ci exact)
+# What --launch writes, by framework (parlay.frameworks.write)
+LAUNCHED = {
+    "megatron-core": "Megatron-LM's arguments",
+    "torchtitan": "sections of torchtitan's TOML",
+    "deepspeed": "a DeepSpeed JSON",
+}
 
 
 def plan_lines(
@@ -38,6 +44,8 @@ def plan_lines(
         first = p.rows[0].estimate
         out += sensitivity_lines(p, page)
         out += ["", *assumption_count(first, page), *accuracy_lines(first, page)]
+        if first.workload.framework in LAUNCHED:
+            out += wrap(f"launch: the next command with --launch prints {LAUNCHED[first.workload.framework]}", page, hang="  ")
         out += ["next:", *wrap(estimate_command(first, typed), page, indent="  ", hang="  ", end=" \\")]
     return out
 

@@ -1,0 +1,173 @@
+"""Settings that are written for a framework read back as the same layout and step."""
+
+import json
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parlay.cli.main import main
+from parlay.errors import UsageError
+from parlay.frameworks.deepspeed import read_deepspeed
+from parlay.frameworks.megatron import read_script
+from parlay.frameworks.torchtitan import read_torchtitan
+from parlay.frameworks.write import written
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout
+from parlay.layouts.rules import check
+from parlay.layouts.split import chunk_sizes
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.schedules.megatron import parse_layout_string
+
+H100 = load_cluster("dgx-h100")
+DEGREES = ("tp", "cp", "pp", "dp", "ep", "vpp", "micro_batch")
+
+
+@st.composite
+def megatron(draw):
+    """A model, a step and a layout that keeps Megatron-core's rules."""
+    model = load_model(draw(st.sampled_from(["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"])))
+    moe = any(k.mlp.kind == "moe" for k in model.kinds.values())
+    work = Workload(
+        global_batch=256, seq_len=8192, precision=draw(st.sampled_from(["bf16", "fp8", "fp8-blockwise"])),
+        gradient_dtype=draw(st.sampled_from([None, "bf16", "fp32"])), moment_dtype=draw(st.sampled_from([None, "bf16"])),
+        cross_entropy=draw(st.sampled_from([None, "fused", "te"])), overlap_grad_reduce=draw(st.booleans()),
+        overlap_param_gather=draw(st.booleans()), moe_dispatcher=draw(st.sampled_from([None, "alltoall", "deepep", "hybridep"])),
+        total_tokens=draw(st.sampled_from([None, 8192 * 10**6])),
+    )  # fmt: skip
+    pp, vpp = draw(st.sampled_from([(1, 1), (2, 1), (4, 1), (4, 2), (8, 2)]))
+    ends = (
+        draw(st.sampled_from([(None, None), (None, None), (None, 3), (4, 4), (None, 0)])) if vpp == 1 and pp > 1 else (None, None)
+    )
+    layout = Layout(
+        tp=draw(st.sampled_from([1, 2, 4])), cp=draw(st.sampled_from([1, 2, 4])), pp=pp, dp=draw(st.sampled_from([4, 8])), vpp=vpp,
+        ep=draw(st.sampled_from([1, 2, 4])) if moe else 1, cp_kind=draw(st.sampled_from(["zigzag", "allgather", "ulysses", "usp"])),
+        ulysses=2, zero=draw(st.sampled_from([0, 1, 2, 3])), micro_batch=draw(st.sampled_from([1, 2])),
+        recompute=draw(st.sampled_from([(), ("full",), ("norm", "mlp_activation")])), first_layers=ends[0], last_layers=ends[1],
+        tp_overlap=draw(st.booleans()), ep_overlap=draw(st.booleans()), offload_optimizer=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        order=draw(st.sampled_from(["tp-cp-dp-pp", "tp-cp-pp-dp"])),
+    )  # fmt: skip
+    if layout.cp_kind != "usp" or layout.cp <= 2:
+        layout = layout.model_copy(update={"ulysses": 1, "cp_kind": "zigzag" if layout.cp_kind == "usp" else layout.cp_kind})
+    return model, work, layout
+
+
+@settings(max_examples=200, deadline=None)
+@given(megatron())
+def test_megatron_arguments_read_back(problem):
+    model, work, layout = problem
+    if check(layout, model, H100, work):
+        return
+    text = written(model, work, layout).text
+    moe = any(k.mlp.kind == "moe" for k in model.kinds.values())
+    shape = f"--num-layers {model.layer_count} --hidden-size 64 --num-attention-heads 4 " + ("--num-experts 8 " if moe else "")
+    found = read_script(f"python pretrain_gpt.py {shape} \\\n{text}", "s.sh", "m", layout.gpus).table
+    back = Layout(**found["layout"])
+    for axis in DEGREES:
+        assert getattr(back, axis) == getattr(layout, axis), axis
+    assert (back.zero, back.recompute, back.offload_optimizer) == (layout.zero, layout.recompute, layout.offload_optimizer)
+    assert back.tp_overlap == (layout.tp_overlap and layout.tp > 1)
+    assert back.ep_overlap == (layout.ep_overlap and layout.ep > 1)
+    assert back.order == layout.order
+    assert layout.cp == 1 or (back.cp_kind, back.ulysses) == (layout.cp_kind, layout.ulysses)
+    if layout.pp > 1:
+        sizes = [chunk_sizes(model.layer_count, x.pp, x.vpp, *x.ends, tail=1 + model.mtp_layers) for x in (layout, back)]
+        if "--pipeline-model-parallel-layout" in text:
+            string = text.split("--pipeline-model-parallel-layout '")[1].split("'")[0]
+            assert [c.count("t") for c in parse_layout_string(string, stages=layout.pp)] == sizes[0]
+        elif "--account-for" not in text:
+            assert sizes[0] == sizes[1]
+    training = found["training"]
+    assert (training["seq_len"], training["global_batch"], training["precision"]) == (8192, 256, work.precision)
+    assert training["gradient_dtype"] == (work.gradient_dtype or ("bf16" if layout.zero == 3 else "fp32"))
+    assert training.get("total_tokens") == work.total_tokens
+    assert training.get("moment_dtype", "fp32") == (work.moment_dtype or "fp32")
+    assert not moe or training["moe_dispatcher"] == work.dispatcher
+    assert training["dropout"] == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "more"),
+    [
+        ({"dp": 8}, {}),
+        ({"tp": 4, "dp": 2, "tp_overlap": True, "micro_batch": 2, "recompute": ("full",)}, {}),
+        ({"dp": 8, "cp": 2, "cp_kind": "allgather", "recompute": ("selective_ops",), "shard": 8}, {"precision": "fp8"}),
+        ({"pp": 4, "dp": 2, "vpp": 2, "schedule": "interleaved"}, {}),
+        ({"pp": 2, "dp": 4, "schedule": "zb-v", "vpp": 2, "offload_optimizer": 1.0}, {}),
+        ({"dp": 8, "recompute": ("full",), "recompute_layers": 16}, {}),
+    ],
+)
+def test_a_torchtitan_file_reads_back(layout, more):
+    model, work = load_model("llama-3-8b"), Workload(framework="torchtitan", global_batch=64, seq_len=8192, **more)
+    x = Layout(**{"zero": 3} | layout)
+    table = tomllib.loads(written(model, work, x).text)
+    table["model"] = table.get("model", {}) | {"name": "llama3", "flavor": "8B"}
+    found = read_torchtitan(table, "job.toml").table
+    back = Layout(**found["layout"])
+    for axis in (*DEGREES, "zero", "recompute", "recompute_layers", "tp_overlap", "offload_optimizer"):
+        assert getattr(back, axis) == getattr(x, axis), axis
+    assert back.shard in (x.shard, x.dp * x.cp if x.shard is None else None)
+    assert x.pp == 1 or back.schedule == x.schedule
+    assert x.cp == 1 or back.cp_kind == x.cp_kind
+    training = found["training"]
+    assert (training["seq_len"], training["global_batch"], training["precision"]) == (8192, 64, work.precision)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 8, "zero": 3, "micro_batch": 2},
+        {"tp": 2, "dp": 4, "zero": 1, "offload_optimizer": 0.5},
+        {"dp": 4, "cp": 2, "cp_kind": "ulysses", "zero": 3, "recompute": ("full",), "offload_activations": 1.0},
+        {"pp": 2, "dp": 4, "zero": 1},
+    ],
+)
+def test_a_deepspeed_file_reads_back(layout):
+    model, work = load_model("llama-3.1-8b"), Workload(framework="deepspeed", global_batch=64)
+    x = Layout(**layout)
+    settings = written(model, work, x)
+    found = read_deepspeed(json.loads(settings.text), "ds.json", x.gpus).table
+    back = Layout(**found["layout"])
+    for axis in (*DEGREES, "zero", "recompute", "offload_optimizer", "offload_activations"):
+        assert getattr(back, axis) == getattr(x, axis), axis
+    assert found["training"]["global_batch"] == 64
+    assert any("4,096 tokens" in note for note in settings.notes)
+
+
+def test_a_plan_names_what_launch_writes(capsys):
+    from parlay.frameworks.write import WRITTEN
+    from parlay.report.plan import LAUNCHED
+
+    assert set(LAUNCHED) == set(WRITTEN)
+    for framework, said in (*LAUNCHED.items(), ("nanotron", None)):
+        asked = ["llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--framework", framework]
+        assert main(["plan", *asked]) == 0
+        out = capsys.readouterr().out
+        assert (said in out) if said else "launch:" not in out
+
+
+@pytest.mark.parametrize("framework", ["nanotron", "hai-llm"])
+def test_other_frameworks_are_refused(framework):
+    with pytest.raises(UsageError, match="not written"):
+        written(load_model("llama-3.1-8b"), Workload(framework=framework), Layout(dp=8))
+
+
+def step_s(document):
+    return document["estimate"]["step_s"]
+
+
+def test_the_command_prints_what_from_reads(tmp_path, capsys):
+    asked = ["llama-3.1-70b", "--on", "dgx-h100", "--layout", "tp4.cp2.pp4.dp2.vpp3.mb1", "--seq-len", "8192"]
+    assert main(["estimate", *asked, "--launch"]) == 0
+    text = capsys.readouterr().out
+    assert "--tensor-model-parallel-size 4" in text
+    assert "--pipeline-model-parallel-layout 'E" in text  # 80 layers on 12 chunks
+    path = tmp_path / "args.sh"
+    path.write_text(text)
+    assert main(["estimate", "llama-3.1-70b", "--on", "dgx-h100", "--from", str(path), "--gpus", "64", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert main(["estimate", *asked, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert step_s(again) == pytest.approx(step_s(first), rel=0.03)
