@@ -55,6 +55,10 @@ def estimate(
     Example: parlay estimate llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --seq-len 8192 --global-batch 512
     """
     flags.need_model(model, source, "estimate")
+    if launch and json:
+        from parlay.errors import UsageError
+
+        raise UsageError("--launch prints a framework's own text", where="--launch --json", hint="leave one of them out")
 
     from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
@@ -79,9 +83,13 @@ def estimate(
     found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
     if launch:
         from parlay.frameworks.write import written
+        from parlay.units import show_bytes
 
         settings = written(q.model, q.workload, q.layout)
-        sys.stderr.write("".join(f"note: {line}\n" for line in settings.notes))
+        tight = (
+            () if found.fits else (f"it does not fit: {show_bytes(found.peak_bytes)} of {show_bytes(found.memory_limit_bytes)}",)
+        )
+        sys.stderr.write("".join(f"note: {line}\n" for line in (*tight, *settings.notes)))
         output.say(settings.text.splitlines())
     elif json:
         from parlay.report.documents import estimate_report

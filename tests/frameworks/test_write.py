@@ -171,3 +171,13 @@ def test_the_command_prints_what_from_reads(tmp_path, capsys):
     assert main(["estimate", *asked, "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert step_s(again) == pytest.approx(step_s(first), rel=0.03)
+
+
+def test_launch_says_what_is_wrong_beside_the_settings(capsys):
+    asked = ["estimate", "llama-3.1-70b", "--on", "dgx-h100", "--layout", "dp8", "--launch"]
+    assert main(asked) == 1
+    out, err = capsys.readouterr()
+    assert "--use-distributed-optimizer" in out
+    assert "does not fit" in err
+    assert main([*asked, "--json"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
