@@ -55,14 +55,14 @@ def estimate(
     Example: parlay estimate llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --seq-len 8192 --global-batch 512
     """
     flags.need_model(model, source, "estimate")
-    if launch and json:
-        from parlay.errors import UsageError
 
+    from parlay.errors import UsageError
+
+    if launch and json:
         raise UsageError("--launch prints a framework's own text", where="--launch --json", hint="leave one of them out")
 
     from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
-    from parlay.errors import UsageError
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
     extra: dict[str, Any] = {"zero": zero, "recompute": recompute}

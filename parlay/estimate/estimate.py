@@ -22,6 +22,7 @@ from parlay.estimate.timeline import with_timeline
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Violation, check
+from parlay.layouts.split import layers_of_stages
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
@@ -70,6 +71,13 @@ class Estimate:
     assumptions: tuple[str, ...]
     violations: tuple[Violation, ...]
     prices: Prices = dataclasses.field(repr=False, compare=False)  # of this one layout, its step with the exact timeline
+
+    @property
+    def stage_layers(self) -> list[list[int]]:
+        """Layers of each chunk that a stage holds, by stage; the embedding and the head beside them are not counted."""
+        x, virtual = self.layout, self.layout.vpp
+        schedule = x.schedule or ("interleaved" if virtual > 1 else "1f1b")
+        return layers_of_stages(self.model.layer_count, x.pp, virtual, schedule, x.ends, 1 + self.model.mtp_layers)
 
     @cached_property
     def memory(self) -> tuple[Term, ...]:

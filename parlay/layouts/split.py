@@ -91,6 +91,21 @@ def chunks_of_stage(stage: int, stages: int, virtual: int, schedule: Schedule) -
     return [stage + turn * stages for turn in range(virtual)]
 
 
+def layers_of_stages(
+    layers: int, stages: int, virtual: int, schedule: Schedule, ends: tuple[int, int], tail: int
+) -> list[list[int]]:
+    """Return the layers of each chunk that a stage holds, by stage; see chunk_sizes.
+
+    Examples
+    --------
+    >>> layers_of_stages(80, 4, 3, "interleaved", (BY_RULE, BY_RULE), 1)[:2]
+    [[5, 7, 7], [7, 7, 7]]
+    """
+    turns = 2 if schedule in V_SHAPED else virtual
+    sizes = chunk_sizes(layers, chunk_count(stages, virtual, schedule) // turns, turns, *ends, tail=tail)
+    return [[sizes[c] for c in chunks_of_stage(stage, stages, virtual, schedule)] for stage in range(stages)]
+
+
 def chunk_count(stages: int, virtual: int, schedule: Schedule) -> int:
     """Return how many chunks the model is cut into: V-shaped schedules always hold two on each stage."""
     return 2 * stages if schedule in V_SHAPED else stages * virtual

@@ -104,6 +104,7 @@ class EstimateDocument(_Document):
     time: TermDocument
     hidden: TermDocument
     memory: list[TermDocument]
+    stage_layers: list[list[int]]  # of each chunk of each stage
     assumptions: list[str]
     expected: ExpectedDocument | None = None
     run_s: float | None = None
@@ -283,7 +284,7 @@ def estimate_document(e: Estimate, gpu_hour_usd: float | None = None) -> Estimat
         flops_per_token=e.flops_per_token, flops_convention=e.mfu_convention, mfu=e.mfu,
         mfu_peak_flops_per_s=e.mfu_peak_flops_per_s, memory_peak_bytes=e.peak_bytes,
         memory_limit_bytes=e.memory_limit_bytes, memory_worst_stage=e.worst_stage, time=TermDocument.of(e.step),
-        hidden=TermDocument.of(e.hidden), memory=[TermDocument.of(t) for t in e.memory],
+        hidden=TermDocument.of(e.hidden), memory=[TermDocument.of(t) for t in e.memory], stage_layers=e.stage_layers,
         assumptions=list(e.assumptions), expected=expected_document(e), **run,
     )  # fmt: skip
 

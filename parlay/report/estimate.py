@@ -40,12 +40,15 @@ def _stages(e: Estimate, page: Page) -> list[str]:
     """Return memory by stage, equal neighbours in one row."""
     names = [t.label for t in e.memory[e.worst_stage].parts]
     columns = [Column("GiB of stage", right=False), *(Column(n, drop=1) for n in names), Column("total")]
+    layers = ["+".join(map(str, chunks)) for chunks in e.stage_layers] if e.layout.pp > 1 else None
+    if layers:
+        columns.append(Column("layers"))
     rows: list[list[str]] = []
     spans: list[list[int]] = []
     for stage, tree in enumerate(e.memory):
         by_label = {t.label: t.value for t in tree.parts}
         shown = apportion([by_label.get(n, 0.0) / GIB for n in names], tree.value / GIB, 0.01)
-        cells = [*(f"{x:.2f}" for x in shown), f"{tree.value / GIB:.2f}"]
+        cells = [*(f"{x:.2f}" for x in shown), f"{tree.value / GIB:.2f}", *([layers[stage]] if layers else [])]
         if rows and rows[-1][1:] == cells:
             spans[-1][1] = stage
             rows[-1][0] = f"{spans[-1][0]}-{stage}"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parlay.estimate.counts import parameters
-from parlay.estimate.estimate import price
+from parlay.estimate.estimate import estimate, price
 from parlay.estimate.inflight import in_flight
 from parlay.estimate.local import local_parameters, padded_vocabulary
 from parlay.estimate.stages import stages_of
@@ -198,3 +198,17 @@ def test_unequal_chunks_of_the_dualpipes_are_in_flight_as_their_schedules_run_th
         run = held(made, size).peak
         ours = sum(w * stages.kept_layers[kind][0] for kind, w in weights.items()) * stages.in_flight[0]
         assert ours == pytest.approx(run, rel=1e-6)
+
+
+def test_an_estimate_tells_the_layers_of_each_chunk():
+    where, work = load_cluster("dgx-h100"), Workload(global_batch=64)
+    cases = [
+        ("llama-3.1-70b", {"pp": 4, "vpp": 3}, [[5, 7, 7], [7, 7, 7], [7, 7, 7], [7, 7, 5]]),
+        ("llama-3.1-8b", {"pp": 4, "first_layers": 16, "last_layers": 0}, [[16], [8], [8], [0]]),
+        ("llama-3.1-8b", {"dp": 8}, [[32]]),
+    ]
+    for name, layout, expected in cases:
+        found = estimate(load_model(name), where, work, Layout(**layout))
+        assert found.stage_layers == expected
+        held = stages_of(found.model, Layouts.of(found.layout), 64)
+        assert held.layer_total[0].tolist() == [sum(chunks) for chunks in expected]
