@@ -51,6 +51,7 @@ class Expected:
     runs: int
     nearest: str
     distance: float
+    of_framework: int  # of these runs, those under the framework of the case
 
     @property
     def far(self) -> bool:
@@ -83,15 +84,17 @@ def expected(features: Features) -> Expected | None:
         return None
     off = distances(features, columns())
     seen: dict[str, tuple[float, float]] = {}
+    alike = 0
     for i in np.argsort(off, kind="stable").tolist():
-        _, name, ratio = table[i]
+        theirs, name, ratio = table[i]
+        alike += name not in seen and theirs.framework == features.framework
         seen.setdefault(name, (float(off[i]), ratio))
         if len(seen) == NEIGHBOURS:
             break
     ratios = sorted(ratio for _, ratio in seen.values())
     name, (nearest, _) = next(iter(seen.items()))
     low, high = min(_decile(ratios, 0.1), 1 - LEAST_SPREAD), max(_decile(ratios, 0.9), 1 + LEAST_SPREAD)
-    return Expected(low, high, len(ratios), name, nearest)
+    return Expected(low, high, len(ratios), name, nearest, alike)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

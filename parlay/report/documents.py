@@ -83,6 +83,7 @@ class ExpectedDocument(_Document):
     nearest: str
     distance: float
     far_from_any_run: bool
+    framework_measured: bool  # whether any of these runs was under the framework of the case
 
 
 class EstimateDocument(_Document):
@@ -296,7 +297,7 @@ def expected_document(e: Estimate) -> ExpectedDocument | None:
         return None
     return ExpectedDocument(
         step_low_s=e.step_s * x.low, step_high_s=e.step_s * x.high, runs=x.runs, nearest=x.nearest, distance=x.distance,
-        far_from_any_run=x.far,
+        far_from_any_run=x.far, framework_measured=x.of_framework > 0,
     )  # fmt: skip
 
 

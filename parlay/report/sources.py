@@ -72,4 +72,6 @@ def expected_lines(e: Estimate, page: Page) -> list[str]:
         return []
     low, high = significant(e.step_s * x.low, 3), significant(e.step_s * x.high, 3)
     alike = f"nearest: {x.nearest}" if not x.far else f"no measured run is like it; the nearest is {x.nearest}"
+    if not x.of_framework:
+        alike = f"{alike}; none of them ran under {e.workload.framework}"
     return wrap(f"expect {low} to {high} s a step: 8 in 10 of the {x.runs} nearest measured runs; {alike}", page, hang="  ")

@@ -537,3 +537,12 @@ def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
     assert "note: batches are whole sequences" in ran.err
     assert "10 on 12 GPUs -4.8%" in ran.err
     assert "note" not in parlay(*asked, "--global-batch", "8,16", "--gpus", "8,16").err
+
+
+def test_a_framework_that_nobody_measured_is_named(parlay):
+    asked = ["estimate", "deepseek-v3", "--on", "hgx-h800", "--layout", "pp16.dp128.ep64", "--precision", "fp8-blockwise"]
+    for framework, measured in (("hai-llm", False), ("megatron-core", True)):
+        told = [*asked, "--global-batch", "15360", "--framework", framework]
+        out = " ".join(parlay(*told).out.split())
+        assert ("none of them ran under hai-llm" in out) != measured
+        assert parlay(*told, "--json").document["estimate"]["expected"]["framework_measured"] is measured
