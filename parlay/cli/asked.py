@@ -118,7 +118,8 @@ def nothing_left(q: Question, space: Space) -> UsageError:
 
     said = " and ".join(space.asked.words())
     for axis, whole, of in (*((a, q.gpus, "GPUs") for a in ("tp", "cp", "pp", "dp")), ("ep", experts, "experts")):
-        every = divisors(whole, most=1 << 20)
+        most = int(q.cluster.scale_up_gpus.value) if axis == "tp" else whole
+        every = [d for d in divisors(whole, most=1 << 20) if d <= most]
         listed = getattr(space, axis) or tuple(every)
         kept = space.asked.allowed(axis, listed)
         if not kept:
@@ -131,7 +132,8 @@ def nothing_left(q: Question, space: Space) -> UsageError:
             return UsageError(f"{axis}={','.join(map(str, kept))} does not divide {whole:,} {of}", where=said, hint=hint)
     return _other_axis(q, space, said) or _batch_left(q, space, said) or UsageError(
         f"no layout of {q.gpus:,} GPUs is within this", where=said or "the search",
-        hint=f"tp, cp, pp and dp must multiply to {q.gpus:,}, and ep divide the experts and tp x cp x dp",
+        hint=f"tp, cp, pp and dp must multiply to {q.gpus:,}, and ep divide the experts and tp x cp x dp"
+        + (f"; or loosen one of {said}" if " and " in said else ""),
     )  # fmt: skip
 
 

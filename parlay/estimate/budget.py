@@ -13,6 +13,7 @@ from parlay.units import GIB
 
 AT_MOST = ("memory_gib", "step_s", "gpu_hours", "cost_usd")
 AT_LEAST = ("tokens_per_s_per_gpu", "mfu")
+HOST = "host_memory_gib"  # the same of the memory of a host, where something is offloaded to it
 DEVICE = "device_memory_gib"  # a limit that no budget names: what an allocator can reach on the device
 
 
@@ -32,11 +33,13 @@ class Limit:
 
 
 def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | None, *, where: str) -> list[Limit]:
-    """Return the device's own memory, which no budget can raise, and then every limit of `budget` with the estimate's value.
+    """Return the device's own memory, which no budget can raise, that of the hosts where something is offloaded, and then every limit of `budget` with the estimate's value.
 
     Raises UsageError for an unknown limit, a limit that is not a positive number, or one whose inputs are missing.
     """
     results = [Limit(DEVICE, e.memory_limit_bytes / GIB, e.peak_bytes / GIB, True)]
+    if e.host_bytes and e.host_limit_bytes:
+        results.append(Limit(HOST, e.host_limit_bytes / GIB, e.host_bytes / GIB, True))
     run = run_length(e, gpu_hour_usd)
     values = {
         "memory_gib": e.peak_bytes / GIB,

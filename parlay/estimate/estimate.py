@@ -12,6 +12,7 @@ from parlay.errors import UsageError
 from parlay.estimate.counts import flops_per_token
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory import Memory, memory
+from parlay.estimate.offload import host_bytes
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.precision import check_precision, matmul_dtype
 from parlay.estimate.record import Expected, expected, features_of
@@ -70,6 +71,8 @@ class Estimate:
     mfu_peak_flops_per_s: float
     assumptions: tuple[str, ...]
     violations: tuple[Violation, ...]
+    host_bytes: float  # offloaded to the fullest host
+    host_limit_bytes: float | None  # of its memory; None where that is not known
     prices: Prices = dataclasses.field(repr=False, compare=False)  # of this one layout, its step with the exact timeline
 
     @property
@@ -176,6 +179,8 @@ def _estimate(
     prices = price(model, cluster, workload, Layouts.of(layout) if arrays is None else arrays, rates, every=True)
     prices = dataclasses.replace(prices, time=with_timeline(prices.time, model, layout))
     held = prices.memory.total[0]
+    hosted = float(host_bytes(model, cluster, workload, Layouts.of(layout) if arrays is None else arrays)[0])
+    room = None if cluster.host_memory_bytes is None else float(cluster.host_memory_bytes.value)
     worst = int(held.argmax())
     step_s = float(prices.time.step[0])
     per_gpu = workload.global_batch * workload.seq_len / step_s / layout.gpus
@@ -186,7 +191,7 @@ def _estimate(
         workload=workload,
         layout=layout,
         gpus=layout.gpus,
-        fits=bool(prices.fits[0]),
+        fits=bool(prices.fits[0]) and (room is None or hosted <= room),
         memory_limit_bytes=float(prices.memory.limit_bytes),
         peak_bytes=float(held[worst]),
         worst_stage=worst,
@@ -198,5 +203,7 @@ def _estimate(
         mfu_peak_flops_per_s=peak,
         assumptions=prices.memory.assumptions,
         violations=(),
+        host_bytes=hosted,
+        host_limit_bytes=room,
         prices=prices,
     )

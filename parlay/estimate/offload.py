@@ -82,14 +82,25 @@ def host_has_room(
     model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages | None = None, *,
     pipes: Pipes | None = None,
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """Return where the hosts' memory holds what is offloaded, shape (layouts,).
+    """Return where the hosts' memory holds what is offloaded, shape (layouts,); one whose size is not known has room for all."""
+    if cluster.host_memory_bytes is None:
+        return np.ones(len(layouts), dtype=bool)
+    needed = host_bytes(model, cluster, workload, layouts, stages, pipes=pipes)
+    return np.asarray(needed <= cluster.host_memory_bytes.value)
+
+
+def host_bytes(
+    model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, stages: Stages | None = None, *,
+    pipes: Pipes | None = None,
+) -> Array:  # fmt: skip
+    """Return the bytes that are offloaded to the fullest host, shape (layouts,). [B]
 
     Main weights and moments once over all hosts, or on every rank without ZeRO, and the activations of a host whose GPUs
-    are all of the fullest stage. A cluster whose host memory is not known has room for all.
+    are all of the fullest stage.
     """
     optimizer, activations = layouts.offload_optimizer.any(), layouts.offload_activations > 0
-    if cluster.host_memory_bytes is None or not (optimizer or activations.any()):
-        return np.ones(len(layouts), dtype=bool)
+    if not (optimizer or activations.any()):
+        return np.zeros(len(layouts))
     settings = resolve(workload, cluster.device)
     copies = np.where(layouts.zero >= 1, layouts.dp * layouts.cp // layouts.shard, layouts.dp * layouts.cp)
     gpus = int(cluster.gpus_per_node.value)
@@ -102,4 +113,4 @@ def host_has_room(
         mine = pipes.take(activations) if pipes else None
         bytes_each, _ = hosted_activations(model, cluster, workload, few, held, pipes=mine)
         needed[activations] += np.where(held.exists, bytes_each, 0.0).max(axis=1) * np.minimum(gpus, few.gpus)
-    return np.asarray(needed <= cluster.host_memory_bytes.value)
+    return np.asarray(needed)

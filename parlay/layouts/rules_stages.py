@@ -175,9 +175,11 @@ def _framework(x: Layouts, q: Question) -> Mask:
     if q.workload.framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
+    if q.workload.framework in ("nanotron", "deepspeed"):
+        broken |= x.tp_overlap & (x.tp > 1)
     if q.workload.framework in ("nanotron", "hai-llm"):
         broken |= (x.zero > 1) | (x.offload_optimizer > 0) | (x.offload_activations > 0)
-    if q.workload.framework == "hai-llm":
+    if q.workload.framework in ("nanotron", "hai-llm"):
         broken |= x.cp > 1
     return np.asarray(broken)
 
@@ -188,6 +190,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
+    if f in ("nanotron", "deepspeed") and x.tp_overlap and x.tp > 1:
+        return f"{f} runs no tensor-parallel traffic in pieces beside its products", "leave tp_overlap off"
+    if f == "nanotron" and x.cp > 1:
+        return "nanotron is modelled without context parallelism", "use cp=1"
     if f == "nanotron" and x.zero > 1:
         return "nanotron shards optimizer state only", "use zero=1, or zero=0"
     if f in ("nanotron", "hai-llm") and (x.offload_optimizer or x.offload_activations):

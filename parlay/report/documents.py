@@ -106,6 +106,8 @@ class EstimateDocument(_Document):
     hidden: TermDocument
     memory: list[TermDocument]
     stage_layers: list[list[int]]  # of each chunk of each stage
+    host_memory_bytes: float  # offloaded to the fullest host
+    host_memory_limit_bytes: float | None
     assumptions: list[str]
     expected: ExpectedDocument | None = None
     run_s: float | None = None
@@ -170,6 +172,7 @@ class MissDocument(_Document):
     layout: dict[str, Any]
     memory_peak_bytes: float
     over_bytes: float
+    on_hosts: bool  # whether both are of a host's memory: the devices have room
     largest_terms_bytes: dict[str, float]
 
 
@@ -286,6 +289,7 @@ def estimate_document(e: Estimate, gpu_hour_usd: float | None = None) -> Estimat
         mfu_peak_flops_per_s=e.mfu_peak_flops_per_s, memory_peak_bytes=e.peak_bytes,
         memory_limit_bytes=e.memory_limit_bytes, memory_worst_stage=e.worst_stage, time=TermDocument.of(e.step),
         hidden=TermDocument.of(e.hidden), memory=[TermDocument.of(t) for t in e.memory], stage_layers=e.stage_layers,
+        host_memory_bytes=e.host_bytes, host_memory_limit_bytes=e.host_limit_bytes,
         assumptions=list(e.assumptions), expected=expected_document(e), **run,
     )  # fmt: skip
 
@@ -340,7 +344,7 @@ def plan_report(p: Plan, gpu_hour_usd: float | None = None, imported: Imported |
         nearest_miss=miss
         and MissDocument(
             layout_short=str(miss.layout), layout=layout_document(miss.layout), memory_peak_bytes=miss.peak_bytes,
-            over_bytes=miss.over_bytes, largest_terms_bytes=dict(miss.largest),
+            over_bytes=miss.over_bytes, on_hosts=miss.on_hosts, largest_terms_bytes=dict(miss.largest),
         ),
         cheapest_lever=p.cheapest_lever,
         elapsed_s=p.elapsed_s,

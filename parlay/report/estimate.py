@@ -16,8 +16,10 @@ def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -
     """Return the whole answer: verdict, memory by stage, the worst stage's terms, the step's terms."""
     out = [*question_lines(e, page, ("layout", f"{e.layout}: {options(e.layout)}")), ""]
     verdict = "fits" if e.fits else "DOES NOT FIT"
+    limit = f" of {show_bytes(e.host_limit_bytes)}" if e.host_limit_bytes else ""
+    hosts = f", {show_bytes(e.host_bytes)}{limit} on the hosts" if e.host_bytes else ""
     out += wrap(
-        f"{verdict}: {show_bytes(e.peak_bytes)} of {show_bytes(e.memory_limit_bytes)} on stage {e.worst_stage}; "
+        f"{verdict}: {show_bytes(e.peak_bytes)} of {show_bytes(e.memory_limit_bytes)} on stage {e.worst_stage}{hosts}; "
         f"{significant(e.step_s, 4)} s a step, {e.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {e.mfu:.1%}",
         page,
     )

@@ -115,11 +115,17 @@ def _nothing_fits(p: Plan, page: Page) -> list[str]:
         f"Nothing fits: none of {p.priced:,} layouts stays within {show_bytes(p.memory_limit_bytes)} on every stage.", page
     )
     miss = p.nearest_miss
+    if miss and miss.on_hosts:
+        out = wrap(
+            f"Nothing fits: of {p.priced:,} layouts, those that the devices hold put more on the hosts than these have.", page
+        )
     if miss:
         terms = ", ".join(f"{label} {show_bytes(value)}" for label, value in miss.largest)
+        what = " of a host's memory" if miss.on_hosts else ""
+        why = "" if miss.on_hosts else f" (largest: {terms})"
         out += wrap(
-            f"nearest: {miss.layout} ({options(miss.layout)}) needs {show_bytes(miss.peak_bytes)}, {show_bytes(miss.over_bytes)} too much"
-            f" (largest: {terms})",
+            f"nearest: {miss.layout} ({options(miss.layout)}) needs {show_bytes(miss.peak_bytes)}{what}, "
+            f"{show_bytes(miss.over_bytes)} too much{why}",
             page,
             hang="  ",
         )

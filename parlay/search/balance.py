@@ -8,6 +8,8 @@ from parlay.models.spec import ModelSpec
 
 WORTH = 0.05  # a slowest stage that gets shorter by less than this is not worth an option of its own
 
+LIGHTER = -2  # in a Space, in place of the last stage's layers: what `lighter_last` gives, where it gives any
+
 
 def lighter_last(model: ModelSpec, seq_len: int, stages: int) -> int | None:
     """Return how many layers the last of `stages` stages should hold, or None where the split rule is as good.

@@ -15,9 +15,9 @@ import numpy as np
 
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import Question, divisors
-from parlay.layouts.split import BY_RULE, V_SHAPED
+from parlay.layouts.split import BY_RULE, V_SHAPED, layers_of_stages
 from parlay.layouts.vocabulary import CP_KINDS, ORDERS, SCHEDULES, Recompute, Schedule, recompute_bits
-from parlay.search.balance import lighter_last
+from parlay.search.balance import LIGHTER, lighter_last
 
 if TYPE_CHECKING:
     from parlay.search.space import Space
@@ -97,8 +97,7 @@ class Combine:
         space, layers = self.space, self.question.model.layer_count
         most = max(1, (layers + 2) // pp) if pp > 1 else 1
         uneven = self.question.workload.framework == "megatron-core"
-        virtual = [v for v in (space.vpp or range(1, most + 1)) if v == 1 or _cuts(layers, pp, v, uneven)]
-        lighter = lighter_last(self.question.model, self.question.workload.seq_len, pp)
+        virtual = list(space.vpp) or [v for v in range(1, most + 1) if v == 1 or _cuts(layers, pp, v, uneven)]
         for v in space.asked.allowed("vpp", virtual):
             if pp == 1:
                 yield (v, SCHEDULES.index("1f1b"), BY_RULE, BY_RULE)
@@ -106,12 +105,32 @@ class Combine:
             for schedule in space.schedule:
                 if not runs(schedule, v):
                     continue
-                lasts = space.last_layers or (
-                    (BY_RULE, lighter) if lighter is not None and lighter >= v and schedule not in V_SHAPED else (BY_RULE,)
-                )
-                for first in space.asked.allowed("first_layers", space.first_layers):
-                    for last in space.asked.allowed("last_layers", lasts):
-                        yield (v, SCHEDULES.index(schedule), first, last)
+                for first, last in self._ends(pp, v, schedule):
+                    yield (v, SCHEDULES.index(schedule), first, last)
+
+    def _ends(self, pp: int, v: int, schedule: Schedule) -> Rows:
+        """Return the layers of the first and last stage; a bound counts those that the split rule gives as well.
+
+        Where a bound leaves none of the listed values, every number that it allows is offered.
+        """
+        space, model = self.space, self.question.model
+        every = (BY_RULE, *range(max(0, model.layer_count - (pp - 1) * v) + 1))
+        lighter = lighter_last(model, self.question.workload.seq_len, pp)
+        light = (lighter,) if lighter is not None and lighter >= v and schedule not in V_SHAPED else ()
+        lasts = tuple(n for last in space.last_layers for n in (light if last == LIGHTER else (last,))) or every
+        listed = {"first_layers": space.first_layers or every, "last_layers": lasts}
+        bounded = {axis for axis in listed if any(b.axis == axis for b in (*space.asked.bounds, *space.asked.implied))}
+
+        def within(first: int, last: int) -> bool:
+            held = layers_of_stages(model.layer_count, pp, v, schedule, (first, last), 1 + model.mtp_layers)
+            ends = {"first_layers": sum(held[0]), "last_layers": sum(held[-1])}
+            return all(space.asked.allowed(axis, [count]) for axis, count in ends.items())
+
+        for offered in (listed, {axis: every if axis in bounded else values for axis, values in listed.items()}):
+            found = [(a, b) for a in offered["first_layers"] for b in offered["last_layers"] if not bounded or within(a, b)]
+            if found:
+                return found
+        return []
 
     def _states(self, tp: int, cp: int, dp: int) -> Rows:
         """Return ZeRO stages with the GPUs of a shard: all of dp x cp below ZeRO-3."""
@@ -161,6 +180,8 @@ def useful(question: Question, choices: Sequence[tuple[Recompute, ...]]) -> list
     """Return the recompute choices that differ on this model: modules that it lacks are left out."""
     has: set[str] = {"full", "core_attention", "norm", "selective_ops"}
     for kind in question.model.kinds.values():
+        if question.workload.framework == "hai-llm" and kind.mlp.kind == "dense":
+            has.add("mlp_activation")
         has |= {"mla_up"} if kind.mixer.kind == "mla" else set()
         if kind.mlp.kind == "moe":
             has |= {"moe", "mlp_activation"} | ({"shared_experts"} if kind.mlp.shared_width else set())

@@ -31,7 +31,11 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
     kept: dict[str, Any] = {}
     names = {f.name for f in dataclasses.fields(space)} - HOW
     if layout is not None:
-        kept = {n: (getattr(layout, n),) for n in layout.model_fields_set & names if getattr(layout, n) is not None}
+        kept = {
+            n: (getattr(layout, n),)
+            for n in Layout.model_fields
+            if n in layout.model_fields_set & names and getattr(layout, n) is not None
+        }
     given: set[str] = set()
     said = {n: f"{n}={_word(v[0])} (run file)" for n, v in kept.items()}
     for text in texts:

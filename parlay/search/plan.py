@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
 from parlay.estimate.least import least_steps
 from parlay.estimate.memory_rows import overlap_bytes
-from parlay.estimate.offload import host_has_room
+from parlay.estimate.offload import host_bytes, host_has_room
 from parlay.estimate.pipes import Pipes
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import stages_of
@@ -36,6 +36,7 @@ REASONS = {
     "host": "the hosts' memory must hold what is offloaded",
     "slower": "recompute and offload not priced: slower than the best grids even without",
 }
+LESS_ON_HOSTS = "offload less, take a smaller micro-batch, or more GPUs"
 Progress = Callable[[int, float | None, float], None]  # layouts priced so far, best step seconds, share of grids done
 
 
@@ -65,6 +66,7 @@ class Miss:
     layout: Layout
     peak_bytes: float
     over_bytes: float
+    on_hosts: bool  # whether both are of a host's memory: the device holds its part
     largest: tuple[tuple[str, float], ...]  # the largest memory terms of its worst stage, bytes
 
 
@@ -126,7 +128,7 @@ def plan(
         )
     lever = None
     if levers and not found.fitting and found.nearest is not None and not found.interrupted:
-        lever = cheapest_lever(model, cluster, workload, gpus, space)
+        lever = LESS_ON_HOSTS if found.nearest[0] else cheapest_lever(model, cluster, workload, gpus, space)
     return Plan(
         model=model,
         cluster=cluster,
@@ -206,7 +208,7 @@ class _Found:
     counted: Counted
     timelines: Timelines
     kept: tuple[_Kept, _Kept, _Kept] | None = None  # what can be shown, the front of time and memory, the fastest by closed form
-    nearest: tuple[float, Layout] | None = None
+    nearest: tuple[bool, float, Layout] | None = None  # whether only hosts lack memory, the bytes needed, of which layout
     priced: int = 0
     fitting: int = 0
     interrupted: bool = False
@@ -273,7 +275,7 @@ def _priced(question: Question, space: Space, rates: Rates, found: _Found, layou
         least = least_steps(time, found.timelines.limit_s * (1 + TIE))
         found.kept = _merged(found, _Kept(fitting, time.step, least, held.peak[fits]))
     else:
-        _nearer(found, layouts, held.peak)
+        _nearer(found, question, layouts, held.peak, over)
     found.counted.reject("host", int((~room).sum()))
     found.counted.reject("memory", int((~fits & room).sum()))
     found.priced += len(layouts)
@@ -281,11 +283,16 @@ def _priced(question: Question, space: Space, rates: Rates, found: _Found, layou
     return np.asarray(over)
 
 
-def _nearer(found: _Found, layouts: Layouts, peak: Array) -> None:
-    """Remember the layout that comes nearest to fitting."""
-    least = int(np.argmin(peak))
-    if found.nearest is None or peak[least] < found.nearest[0]:
-        found.nearest = (float(peak[least]), layouts.one(least))
+def _nearer(found: _Found, question: Question, layouts: Layouts, peak: Array, over: Array) -> None:
+    """Remember the layout that comes nearest to fitting the device, or where all do, to fitting the hosts."""
+    rows = np.flatnonzero(over > 0)
+    hosts = not len(rows)
+    needed = host_bytes(question.model, question.cluster, question.workload, layouts) if hosts else peak
+    rows = np.arange(len(layouts)) if hosts else rows
+    least = int(rows[np.argmin(needed[rows])])
+    mine = (hosts, float(needed[least]), layouts.one(least))
+    if found.nearest is None or mine[:2] < found.nearest[:2]:
+        found.nearest = mine
 
 
 def _merged(found: _Found, more: _Kept) -> tuple[_Kept, _Kept, _Kept]:
@@ -359,7 +366,8 @@ def why_slower(e: Estimate, first: Estimate) -> str:
 def _miss(model: ModelSpec, cluster: Cluster, workload: Workload, found: _Found, rates: Rates, headroom: float) -> Miss | None:
     if found.nearest is None:
         return None
-    peak, layout = found.nearest
+    hosts, needed, layout = found.nearest
     e = estimate(model, cluster, workload, layout, rates=rates)
     leaves = sorted((t for t in e.memory[e.worst_stage].walk() if not t.parts), key=lambda t: -t.value)
-    return Miss(layout, peak, peak + headroom - e.memory_limit_bytes, tuple((t.label, t.value) for t in leaves[:3]))
+    limit = (e.host_limit_bytes or 0.0) if hosts else e.memory_limit_bytes - headroom
+    return Miss(layout, needed, needed - limit, hosts, tuple((t.label, t.value) for t in leaves[:3]))

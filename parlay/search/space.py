@@ -14,6 +14,7 @@ from parlay.layouts.rules import RULES, Question, divisors
 from parlay.layouts.rules_shapes import BALANCED
 from parlay.layouts.split import BY_RULE
 from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, Axis, CpKind, Recompute, Schedule
+from parlay.search.balance import LIGHTER
 from parlay.search.combine import Combine
 from parlay.search.constraints import ANYTHING, Constraints
 
@@ -45,8 +46,8 @@ class Space:
     tp_overlap: tuple[bool, ...] = (False,)
     ep_overlap: tuple[bool, ...] = (False,)
     offload_optimizer: tuple[float, ...] = (0.0,)
-    last_layers: tuple[int, ...] = ()  # of the last stage; BY_RULE; () = that, and lighter where its head is heavy
-    first_layers: tuple[int, ...] = (BY_RULE,)
+    first_layers: tuple[int, ...] = (BY_RULE,)  # of the first stage; () = every number
+    last_layers: tuple[int, ...] = (BY_RULE, LIGHTER)
     sp: tuple[bool, ...] = (True,)
     schedule: tuple[Schedule, ...] = ("1f1b", "interleaved")
     shard: tuple[int, ...] = (ALL,)  # GPUs of a ZeRO-3 shard (HSDP), ALL or NODE; () = every divisor of dp x cp

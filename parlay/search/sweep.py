@@ -127,6 +127,8 @@ def _row(case: Case, constraints: Constraints, progress: Progress | None, rates:
 def why_nothing(found: Plan) -> str:
     """Return what a plan without rows fell short of: memory, by how much at least; or the rules that reject its layouts."""
     miss = found.nearest_miss
+    if miss is not None and miss.on_hosts:
+        return f"the hosts lack memory: the nearest, {miss.layout}, needs {show_bytes(miss.peak_bytes)} of one, {show_bytes(miss.over_bytes)} too much"
     if miss is not None:
         largest = ", ".join(f"{label} {show_bytes(value)}" for label, value in miss.largest[:2])
         return (

@@ -70,6 +70,8 @@ CASES = [
     ("layers", dense(layers=4), {}, {"pp": 8}, {"pp": 4, "dp": 2}, ["8 chunks", "4 layers, embedding and head", "up to 6"]),
     ("ends", dense(layers=8), {}, {"pp": 4, "dp": 2, "first_layers": 6}, {"first_layers": 5}, ["2 of 8 layers for the other 3 chunks", "first_layers may be 0 to 5"]),
     ("ends", dense(), {}, {"dp": 8, "last_layers": 2}, {"last_layers": None}, ["no meaning with pp=1", "leave"]),
+    ("framework", dense(), {"framework": DEEPSPEED}, {"tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["in pieces", "leave tp_overlap off"]),
+    ("framework", dense(), {"framework": NANOTRON}, {"cp": 8}, {"cp": 1, "dp": 8}, ["without context parallelism", "cp=1"]),
     ("uneven", dense(layers=32), {"framework": TITAN}, {"pp": 4, "dp": 2, "vpp": 3}, {"vpp": 4}, ["12 chunks", "vpp may be 1, 2, 4, 8", "megatron-core also"]),
     ("schedule", dense(), {"global_batch": 3}, {"pp": 6, "vpp": 2}, {"vpp": 1}, ["at least 6", "there are 3", "global batch to 6", "pp may be 3", "vpp=1"]),
     ("schedule", dense(), {}, {"pp": 8, "schedule": "1f1b", "vpp": 2}, {"vpp": 1}, ["1f1b", "vpp=2", "1f1b needs vpp=1"]),

@@ -141,7 +141,7 @@ def one_by_one(model, cluster, workload, gpus, space):
             ),
         ):  # fmt: skip
             even = model.layer_count % (pp * vpp) == 0 or (model.layer_count + 2) % (pp * vpp) == 0
-            if vpp > 1 and (pp == 1 or not even):
+            if vpp > 1 and (pp == 1 or not (even or ends != (BY_RULE, BY_RULE))):
                 continue
             longest = -(-(model.layer_count + 2) // (pp * vpp))
             layers = [0] if recompute != ("full",) else range(longest) if space.recompute_layers == () else space.recompute_layers

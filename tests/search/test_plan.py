@@ -6,7 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-from parlay.estimate.estimate import price, price_memory
+from parlay.estimate.budget import check_budget
+from parlay.estimate.estimate import estimate, price, price_memory
 from parlay.estimate.memory_rows import overlap_bytes
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -16,11 +17,13 @@ from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
 from parlay.search.balance import lighter_last
+from parlay.search.constraints import Bound, Constraints
 from parlay.search.fixing import fixed
 from parlay.search.plan import TIE, plan, with_overlap
 from parlay.search.shortlist import exact_steps
 from parlay.search.space import Counted, Space, grids, layouts_of
 from parlay.search.spaces import default_space
+from parlay.search.sweep import why_nothing
 
 H100 = load_cluster("dgx-h100")
 
@@ -365,3 +368,73 @@ def test_a_fixed_overlap_is_left_as_it_is():
     space = default_space(Workload())
     assert not fixed(space, ["tp_overlap=on"]).overlap_if_it_fits
     assert fixed(space, ["tp=8"]).overlap_if_it_fits
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fix", "allowed"),
+    [
+        ([], ["first_layers=any", "pp=4"], lambda a, b: True),
+        ([Bound("first_layers", ">=", 1)], ["pp=4"], lambda a, b: a >= 1),
+        ([Bound("last_layers", "==", 0)], ["pp=4"], lambda a, b: b == 0),
+        ([Bound("last_layers", "<=", 10)], ["pp=4"], lambda a, b: b <= 10),
+        ([Bound("first_layers", "<=", 19), Bound("last_layers", ">=", 20)], ["pp=2,4"], lambda a, b: a <= 19 and b >= 20),
+    ],
+)
+def test_bounds_on_the_ends_count_what_the_split_rule_gives(bounds, fix, allowed):
+    model, where, work = load_model("llama-3.1-70b"), load_cluster("dgx-h100"), Workload(seq_len=8192, global_batch=512)
+    space = fixed(default_space(work).open(Constraints(tuple(bounds))), fix)
+    found = plan(model, where, work, 64, space=space)
+    assert found.rows
+    for row in found.rows:
+        held = row.estimate.stage_layers
+        assert row.estimate.layout.pp > 1
+        assert allowed(sum(held[0]), sum(held[-1]))
+
+
+def test_virtual_stages_that_are_named_are_priced():
+    """Uneven ones that the search would not try by itself, since a smaller number has no longer chunk."""
+    model, where, work = load_model("llama-3.1-70b"), load_cluster("dgx-h100"), Workload(seq_len=4096, global_batch=512)
+    found = plan(model, where, work, 64, space=fixed(default_space(work), ["pp=8", "vpp=9", "tp=4"]))
+    assert {r.estimate.layout.vpp for r in found.rows} == {9}
+
+
+def test_hai_llm_recomputes_the_activation_functions_of_dense_layers_too():
+    model, where = load_model("llama-3.1-70b"), load_cluster("dgx-h100")
+    work = Workload(seq_len=8192, global_batch=512, framework="hai-llm")
+    best = plan(model, where, work, 64).rows[0].estimate
+    assert "mlp_activation" in best.layout.recompute
+    assert "mlp_activation" not in plan(model, where, Workload(seq_len=8192), 64).rows[0].estimate.layout.recompute
+
+
+def test_what_the_hosts_lack_is_said():
+    """162 GiB fit the device, but nothing holds 3.5 TiB of activations beside four of them."""
+    model, where = load_model("deepseek-v3"), load_cluster("gb200-nvl72")
+    work = Workload(seq_len=8192, global_batch=2304, precision="fp8")
+    layout = Layout(dp=288, ep=32, micro_batch=8, zero=3, recompute="mla_up", ep_overlap=True, offload_activations=1.0)
+    found = estimate(model, where, work, layout)
+    assert found.peak_bytes < found.memory_limit_bytes
+    assert found.host_bytes > 3 * found.host_limit_bytes
+    assert not found.fits
+    by_name = {limit.name: limit for limit in check_budget(found, {}, None, where="budget")}
+    assert by_name["device_memory_gib"].kept
+    assert not by_name["host_memory_gib"].kept
+    axes = [
+        "tp=1",
+        "pp=1",
+        "cp=1",
+        "ep=32",
+        "micro_batch=8",
+        "zero=3",
+        "recompute=mla_up",
+        "ep_overlap=on",
+        "offload_activations=1",
+    ]
+    nothing = plan(model, where, work, 288, space=fixed(default_space(work), axes))
+    assert not nothing.rows
+    assert nothing.nearest_miss.on_hosts
+    assert nothing.nearest_miss.over_bytes == pytest.approx(found.host_bytes - found.host_limit_bytes)
+    assert "offload less" in nothing.cheapest_lever
+    assert "hosts lack memory" in why_nothing(nothing)
+    small = estimate(model, where, work, layout.model_copy(update={"offload_activations": 0.0}))
+    assert small.host_bytes == 0
+    assert "host_memory_gib" not in {limit.name for limit in check_budget(small, {}, None, where="budget")}
