@@ -98,6 +98,7 @@ class Combine:
         most = max(1, (layers + 2) // pp) if pp > 1 else 1
         uneven = self.question.workload.framework == "megatron-core"
         virtual = list(space.vpp) or [v for v in range(1, most + 1) if v == 1 or _cuts(layers, pp, v, uneven)]
+        lighter = lighter_last(self.question.model, self.question.workload.seq_len, pp)
         for v in space.asked.allowed("vpp", virtual):
             if pp == 1:
                 yield (v, SCHEDULES.index("1f1b"), BY_RULE, BY_RULE)
@@ -105,17 +106,16 @@ class Combine:
             for schedule in space.schedule:
                 if not runs(schedule, v):
                     continue
-                for first, last in self._ends(pp, v, schedule):
+                for first, last in self._ends(pp, v, schedule, lighter):
                     yield (v, SCHEDULES.index(schedule), first, last)
 
-    def _ends(self, pp: int, v: int, schedule: Schedule) -> Rows:
+    def _ends(self, pp: int, v: int, schedule: Schedule, lighter: int | None) -> Rows:
         """Return the layers of the first and last stage; a bound counts those that the split rule gives as well.
 
         Where a bound leaves none of the listed values, every number that it allows is offered.
         """
         space, model = self.space, self.question.model
         every = (BY_RULE, *range(max(0, model.layer_count - (pp - 1) * v) + 1))
-        lighter = lighter_last(model, self.question.workload.seq_len, pp)
         light = (lighter,) if lighter is not None and lighter >= v and schedule not in V_SHAPED else ()
         lasts = tuple(n for last in space.last_layers for n in (light if last == LIGHTER else (last,))) or every
         listed = {"first_layers": space.first_layers or every, "last_layers": lasts}
