@@ -1,6 +1,6 @@
 """Which layouts a search prices, in which order: the whole space, and what is worth trying around the best of it.
 
-A tuned space is priced whole, and then full recompute on some layers is tried on the best grids. A wide space has too
+A tuned space is priced whole, and then full recompute on some layers wherever it could be among the best. A wide space has too
 many combinations: first everything that costs no time to save memory, then recompute and offload on those of them
 that could still be among the best, the most promising first. Recompute and offload only add to what the operations of a
 pipeline take, and a timeline, the longest path through operations in a fixed order, only grows with them; so the least step of
@@ -11,58 +11,73 @@ copies more hides a little more of ZeRO-3's traffic; tests/search/test_wide.py).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.estimate import price_time
 from parlay.estimate.least import least_steps
+from parlay.estimate.shard import distinct
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import Question
 from parlay.layouts.vocabulary import Recompute, recompute_bits
 from parlay.search.combine import useful
-from parlay.search.shortlist import GRID, TIE, Timelines
+from parlay.search.shortlist import TIE, Timelines
 from parlay.search.space import Counted, Space, join, keep, layouts_of
 
-Best = Callable[[], Layouts | None]  # the fastest rows so far by closed form, if there are any
-
 CHUNK = 50_000  # rows priced at a time
-REFINED = 16  # grids on which full recompute on some layers is tried
 FULL: tuple[Recompute, ...] = ("full",)
 
 
-def explored(question: Question, space: Space, counted: Counted, best: Best, timelines: Timelines) -> Iterator[Layouts]:
-    """Yield the layouts to price; `best` tells what has been found by then."""
+Asked = Generator[Layouts, NDArray[np.float64], None]  # yields layouts, and is sent the bytes that each holds too many
+
+
+def explored(question: Question, space: Space, counted: Counted, timelines: Timelines) -> Asked:
+    """Yield the layouts to price; what `timelines` has timed by then tells what could still be among the best."""
     if space.wide:
         yield from _promising(question, space, counted, timelines)
+    elif space.refine and () in space.recompute and FULL in space.recompute and len(useful(question, space.recompute)) > 1:
+        yield from _and_on_some_layers(question, space, counted, timelines)
+    else:
+        yield from layouts_of(question, space, counted)
+
+
+def _and_on_some_layers(question: Question, space: Space, counted: Counted, timelines: Timelines) -> Asked:
+    """Yield the space, and then full recompute on some layers wherever that fits and could be among the best.
+
+    It can fit only where full recompute of all layers does, and matters only where no recompute does not. No step with some layers
+    recomputed is shorter than the bound of the layout that recomputes none.
+    """
+    found: list[Layouts] = []
+    bounds: list[NDArray[np.float64]] = []
+    for x in layouts_of(question, space, counted):
+        over = yield x
+        plain = x.take(_between(x, over))
+        if len(plain):
+            time = price_time(question.model, question.cluster, question.workload, plain, timelines.rates)
+            least = least_steps(time, timelines.limit_s * (1 + TIE))
+            near = timelines.near(plain, least)
+            found.append(plain.take(near))
+            bounds.append(least[near])
+    if not found:
         return
-    yield from layouts_of(question, space, counted)
-    yield from _on_some_layers(question, space, counted, best)
+    savings = Savings.of(question, dataclasses.replace(space, recompute=((), FULL), recompute_layers=()))
+    savings = savings.take(savings.layers > 0)
+    yield from _saved(question, join(found), np.concatenate(bounds), savings, counted, timelines)
 
 
-def _on_some_layers(question: Question, space: Space, counted: Counted, best: Best) -> Iterator[Layouts]:
-    """Yield full recompute on some layers for each grid of the best rows, where the space leaves this open."""
-    found = best()
-    if not space.refine or found is None or FULL not in space.recompute or len(useful(question, space.recompute)) < 2:
-        return
-    rows = np.stack([getattr(found, name) for name in (*GRID, "zero")], axis=1)  # fastest first
-    grids = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])[:REFINED]]
-    blocks = []
-    ep_overlap = (False,) if False in space.ep_overlap else space.ep_overlap
-    some = dataclasses.replace(space, recompute=(FULL,), recompute_layers=(), ep_overlap=ep_overlap)
-    for tp, cp, pp, dp, ep, etp, zero in grids.tolist():
-        few = dataclasses.replace(some, tp=(tp,), cp=(cp,), pp=(pp,), dp=(dp,), ep=(ep,), etp=(etp,), zero=(zero,))
-        for x in layouts_of(question, few, counted):
-            new = x.recompute_layers > 0
-            counted.considered -= int((~new).sum())
-            blocks.append(x.take(new))
-    blocks = [b for b in blocks if len(b)]
-    if blocks:
-        yield join(blocks)
+def _between(x: Layouts, over: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the rows that recompute nothing and hold too much where the same layout with full recompute does not."""
+    same = [f.name for f in dataclasses.fields(x) if f.name not in ("recompute", "recompute_layers")]
+    columns = [np.asarray(getattr(x, name)) for name in same]
+    _, group = distinct([(1e6 * c if c.dtype.kind == "f" else c).astype(np.int64) for c in columns])
+    fits = np.zeros(len(x), dtype=bool)
+    fits[group[(over <= 0) & x.recomputes("full")]] = True
+    return np.flatnonzero((x.recompute == 0) & (over > 0) & fits[group])
 
 
-def _promising(question: Question, space: Space, counted: Counted, timelines: Timelines) -> Iterator[Layouts]:
+def _promising(question: Question, space: Space, counted: Counted, timelines: Timelines) -> Asked:
     """Yield what spends no time to save memory, then recompute and offload on what could still be among the best."""
     found: list[Layouts] = []
     bounds: list[NDArray[np.float64]] = []
@@ -74,18 +89,25 @@ def _promising(question: Question, space: Space, counted: Counted, timelines: Ti
         _leave_out(counted, len(x) - len(near))
         found.append(x.take(near))
         bounds.append(least[near])
-    if not found:
-        return
-    everything, least = join(found), np.concatenate(bounds)
+    if found:
+        yield from _saved(
+            question, join(found), np.concatenate(bounds), Savings.of(question, space), counted, timelines, _leave_out
+        )
+
+
+def _saved(
+    question: Question, x: Layouts, least: NDArray[np.float64], savings: Savings, counted: Counted, timelines: Timelines,
+    leave_out: Callable[[Counted, int], None] = lambda counted, count: None,
+) -> Asked:  # fmt: skip
+    """Yield what `savings` makes of the layouts that could still be among the best, the most promising first."""
     order = np.argsort(least, kind="stable")
-    everything, least = everything.take(order), least[order]
-    savings = Savings.of(question, space)
+    x, least = x.take(order), least[order]
     each = max(1, CHUNK // max(1, savings.most))
     blocks: list[Layouts] = []
     for start in range(0, len(least), each):
-        block, bound = everything.take(slice(start, start + each)), least[start : start + each]
+        block, bound = x.take(slice(start, start + each)), least[start : start + each]
         near = timelines.near(block, bound)
-        _leave_out(counted, len(block) - len(near))
+        leave_out(counted, len(block) - len(near))
         blocks.append(keep(savings.on(block.take(near)), question, counted))
         if sum(map(len, blocks)) >= CHUNK // 2:
             yield join(blocks)
@@ -155,6 +177,10 @@ class Savings:
         least = (0 if saved else -1, 0, min(space.offload_optimizer), min(space.offload_activations))
         table = np.array([r for r in rows if r != least] or np.zeros((0, 4)), dtype=np.float64).reshape(-1, 4).T
         return cls(table[0].astype(np.int64), table[1].astype(np.int64), table[2], table[3], layers)
+
+    def take(self, rows: NDArray[np.bool_]) -> Savings:
+        """Return some of the combinations."""
+        return Savings(self.recompute[rows], self.layers[rows], self.optimizer[rows], self.activations[rows], self.model_layers)
 
     def on(self, x: Layouts) -> Layouts:
         """Return every layout of `x` with every combination; numbers of layers that a chunk does not have are left out."""

@@ -14,7 +14,6 @@ from parlay.estimate.least import least_steps
 from parlay.estimate.memory_rows import overlap_bytes
 from parlay.estimate.offload import host_bytes, host_has_room
 from parlay.estimate.pipes import Pipes
-from parlay.estimate.shard import distinct
 from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
@@ -23,10 +22,10 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
-from parlay.search.explore import CHUNK, REFINED, explored
+from parlay.search.explore import CHUNK, Asked, explored
 from parlay.search.levers import cheapest_lever
 from parlay.search.sensitivity import Change, Sensitivity, most_helpful, sensitivities
-from parlay.search.shortlist import GRID, TIE, Timelines
+from parlay.search.shortlist import TIE, Timelines
 from parlay.search.space import Counted, Space, join
 from parlay.search.spaces import default_space
 
@@ -207,15 +206,11 @@ class _Found:
 
     counted: Counted
     timelines: Timelines
-    kept: tuple[_Kept, _Kept, _Kept] | None = None  # what can be shown, the front of time and memory, the fastest by closed form
+    kept: tuple[_Kept, _Kept] | None = None  # what can be shown, and the front of time and memory
     nearest: tuple[bool, float, Layout] | None = None  # whether only hosts lack memory, the bytes needed, of which layout
     priced: int = 0
     fitting: int = 0
     interrupted: bool = False
-
-    def best(self) -> Layouts | None:
-        """Return the fastest rows so far by closed form."""
-        return self.kept[2].layouts if self.kept else None
 
 
 def _search(
@@ -233,7 +228,9 @@ def _search(
     question = Question(model, cluster, workload, gpus)
     spare: list[Layouts] = []
     try:
-        for layouts in explored(question, space, found.counted, found.best, found.timelines):
+        every = explored(question, space, found.counted, found.timelines)
+        layouts = next(every, None)
+        while layouts is not None:
             over = _priced(question, space, rates, found, layouts)
             if space.overlap_if_it_fits:
                 buffers = overlap_bytes(model, cluster, workload, layouts)
@@ -241,13 +238,22 @@ def _search(
                 if sum(map(len, spare)) > CHUNK:
                     _without_overlap(question, space, rates, found, spare)
             if progress:
-                progress(found.priced, float(found.kept[2].step[0]) if found.kept else None, found.counted.share)
+                progress(found.priced, min(found.timelines.fastest.values(), default=None), found.counted.share)
+            layouts = _next(every, over)
         _without_overlap(question, space, rates, found, spare)
     except KeyboardInterrupt:
         if found.kept is None:
             raise
         found.interrupted = True
     return found
+
+
+def _next(every: Asked, over: Array) -> Layouts | None:
+    """Return the next layouts to price, told how much the last ones held too much; None at the end."""
+    try:
+        return every.send(over)
+    except StopIteration:
+        return None
 
 
 def _without_overlap(question: Question, space: Space, rates: Rates, found: _Found, spare: list[Layouts]) -> None:
@@ -295,20 +301,13 @@ def _nearer(found: _Found, question: Question, layouts: Layouts, peak: Array, ov
         found.nearest = mine
 
 
-def _merged(found: _Found, more: _Kept) -> tuple[_Kept, _Kept, _Kept]:
-    """Return what was kept and `more` together: what can be shown, the front, and the fastest rows by closed form."""
-    best, front, fast = found.kept or (None, None, None)
+def _merged(found: _Found, more: _Kept) -> tuple[_Kept, _Kept]:
+    """Return what was kept and `more` together: what can be shown, and the front."""
+    best, front = found.kept or (None, None)
     found.timelines.look_at(more.layouts, more.least)
     near = more.take(found.timelines.near(more.layouts, more.least)).and_(best)
     near = near.take(found.timelines.near(near.layouts, near.least))
-    return near, _front(_front(more).and_(front)), _fastest(_fastest(more).and_(fast))
-
-
-def _fastest(rows: _Kept) -> _Kept:
-    """Return the fastest row of each of the fastest grids and ZeRO stages, as many as full recompute on some layers is tried on."""
-    order = np.argsort(rows.step, kind="stable")
-    first, _ = distinct([getattr(rows.layouts, name)[order] for name in (*GRID, "zero")])
-    return rows.take(order[np.sort(first)[:REFINED]])
+    return near, _front(_front(more).and_(front))
 
 
 def _front(rows: _Kept) -> _Kept:

@@ -56,7 +56,7 @@ class Space:
     ulysses: tuple[int, ...] = ()  # inner degree of usp; () = every divisor of cp but 1 and cp
     order: tuple[tuple[Axis, ...], ...] = (DEFAULT_ORDER,)
     overlap_if_it_fits: bool = False  # price tp_overlap off too where its buffers are all that does not fit
-    refine: bool = False  # try full recompute on some layers on the best grids
+    refine: bool = False  # price full recompute on some layers too, wherever it could be among the best
     wide: bool = False  # price recompute and offload only where they could still be among the best
     asked: Constraints = ANYTHING
 

@@ -438,3 +438,35 @@ def test_what_the_hosts_lack_is_said():
     small = estimate(model, where, work, layout.model_copy(update={"offload_activations": 0.0}))
     assert small.host_bytes == 0
     assert "host_memory_gib" not in {limit.name for limit in check_budget(small, {}, None, where="budget")}
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "gpus", "work", "fix"),
+    [
+        ("llama-3.1-8b", "dgx-a100-40gb", 8, Workload(seq_len=8192, global_batch=32), []),
+        ("llama-3.1-70b", "dgx-h100", 64, Workload(seq_len=16384, global_batch=64), ["micro_batch=1,2", "tp=4,8"]),
+        (
+            "qwen3-235b-a22b",
+            "dgx-h100",
+            256,
+            Workload(seq_len=8192, global_batch=1024),
+            ["tp=1,2", "cp=1", "micro_batch=1", "ep=8,16"],
+        ),
+    ],
+)
+def test_full_recompute_on_some_layers_is_found_wherever_it_is_best(name, cluster, gpus, work, fix):
+    """The search prices it where it could matter; here it is priced everywhere."""
+    model, where = load_model(name), load_cluster(cluster)
+    space = fixed(default_space(work), fix)
+    assert space.refine
+    mine = plan(model, where, work, gpus, space=space)
+    full = dataclasses.replace(space, refine=False, recompute=(("full",),), recompute_layers=())
+    every = [
+        r.estimate for s in (dataclasses.replace(space, refine=False), full) for r in plan(model, where, work, gpus, space=s).rows
+    ]
+    fastest = {}
+    for e in every:
+        fastest[grid_of(e.layout)] = min(e.step_s, fastest.get(grid_of(e.layout), np.inf))
+    best = sorted(fastest.values())[: len(mine.rows)]
+    assert [r.estimate.step_s for r in mine.rows] == pytest.approx(best, rel=2 * TIE)
+    assert any(r.estimate.layout.recompute_layers for r in mine.rows) == (name == "qwen3-235b-a22b")
