@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import Any
 
 from parlay.errors import UsageError
 from parlay.frameworks.given import Given
 from parlay.frameworks.megatron_model import hybrid_pattern, pattern_layers
 from parlay.layouts.layout import Layout
 from parlay.layouts.split import chunk_sizes
-from parlay.schedules.megatron import LAYER, MTP, parse_layout_string
+from parlay.schedules.megatron import EMBEDDING, LAYER, LOSS, MTP, parse_layout_string
 
 LAYOUT = "--pipeline-model-parallel-layout"
 EMBEDDING_COUNTS, LOSS_COUNTS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
+NAMES = {"embedding": EMBEDDING, "decoder": LAYER, "mtp": MTP, "loss": LOSS}  # Megatron's LayerType
 MOST_LAYOUT = 100_000  # characters of a pipeline layout written out
 
 Ends = tuple[int | None, int | None]
@@ -40,7 +42,8 @@ def virtual_stages(args: Given, pp: int) -> int:
 
 def layout_chunks(args: Given, pp: int) -> tuple[str, ...] | None:
     """Return the chunks of the layout string, None without one; raise UsageError for one that Megatron refuses."""
-    written = args.text(LAYOUT)
+    given = args.take(LAYOUT)
+    written = _letters(given) if isinstance(given, list) else args.text(LAYOUT)
     if written is None:
         return None
     where = f"{args.where}: {LAYOUT}"
@@ -62,6 +65,17 @@ def layout_chunks(args: Given, pp: int) -> tuple[str, ...] | None:
     if len(holders) > 1 or (holders and holders[0] < len(chunks) - pp):
         raise UsageError("all multi-token-prediction layers m must be in one chunk, the last of its rank", where=where)
     return chunks
+
+
+def _letters(chunks: list[Any]) -> str:
+    """Return the string of a layout that YAML writes as a list of the names or letters of each chunk.
+
+    >>> _letters([["embedding", "decoder"], ["decoder", "loss"]]), _letters(["Et|", "tL"])
+    ('Et|tL', 'Et|tL')
+    """
+    if not all(isinstance(chunk, list) for chunk in chunks):
+        return "".join(map(str, chunks))
+    return "|".join("".join(NAMES.get(str(layer), str(layer)) for layer in chunk) for chunk in chunks)
 
 
 def layers_of(args: Given) -> int | None:

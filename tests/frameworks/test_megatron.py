@@ -202,3 +202,11 @@ def test_embedding_and_loss_that_count_as_layers_are_understood(layers, embeddin
     assert (layout.first_layers, layout.last_layers) == ends
     assert not found.not_understood
     assert any(note in n for n in found.notes) if note else not any("layers" in n for n in found.notes)
+
+
+def test_a_layout_that_yaml_writes_as_lists_is_that_of_the_string():
+    sizes = {"num_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 1024, "pipeline_model_parallel_size": 2}
+    lists = [["embedding", *["decoder"] * 4], ["decoder", "decoder", "loss"]]
+    both = [read_yaml({**sizes, "pipeline_model_parallel_layout": x}, "m.yaml", "m", 8) for x in (lists, "Et*4|ttL")]
+    assert both[0].table == both[1].table
+    assert both[0].table["layout"]["first_layers"] == 4
