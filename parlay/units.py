@@ -19,7 +19,7 @@ KIB = 2**10
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "day": 86400.0, "days": 86400.0}
-_COUNT = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_COUNT = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20}
 
 
 def _bytes_factor(unit: str) -> float | None:
@@ -80,7 +80,7 @@ def parse_quantity(text: object, dimension: str, *, where: str | None = None, po
 
 
 def parse_count(text: object, *, where: str | None = None) -> int:
-    """Return a whole number written plainly or with K, M, B, T (powers of 1000), such as 15T tokens."""
+    """Return a whole number written plainly or with K, M, B, T (powers of 1000), such as 15T tokens, or Ki, Mi (of 1024)."""
     value = parse_quantity(text, "count", where=where)
     if value != int(value):
         raise UsageError(f"'{str(text)[:60]}' must be a whole number", where=where)

@@ -55,7 +55,16 @@ def explain(
     if model is not None and term is not None:
         training = flags.training(seq_len, global_batch, None, precision, None, framework, None)
         _term(term, model, on=on, gpus=gpus, layout=layout, training=training, rates=rates, sets=sets, json=json)
-    elif term is None:
+        return
+    estimates = {
+        "--on": on, "--gpus": gpus, "--layout": layout, "--seq-len": seq_len, "--global-batch": global_batch, "--precision": precision,
+        "--framework": framework, "--rates": rates,
+    }  # fmt: skip
+    idle = [name for name, value in estimates.items() if value is not None]
+    if term is None:
+        _refuse_idle(
+            [*idle, *(["--set"] if sets else [])], "the list of formulas takes no such option", "name a formula or a term"
+        )
         from parlay.formulas.registry import formulas
         from parlay.report.explain import list_document, list_lines
 
@@ -65,10 +74,18 @@ def explain(
         else:
             output.say(list_lines(known, output.page()))
     else:
-        _formula(term, sets or [], json)
+        _formula(term, sets or [], json, idle)
 
 
-def _formula(name: str, sets: list[str], json: bool) -> None:
+def _refuse_idle(given: list[str], why: str, hint: str) -> None:
+    """Raise UsageError where options are given that nothing would use."""
+    from parlay.errors import UsageError
+
+    if given:
+        raise UsageError(why, where=", ".join(given), hint=f"leave {'it' if len(given) == 1 else 'them'} out, or {hint}")
+
+
+def _formula(name: str, sets: list[str], json: bool, idle: list[str]) -> None:
     from parlay.errors import UnknownNameError, UsageError
     from parlay.formulas.registry import find_formula
     from parlay.report.explain import formula_document, formula_lines
@@ -80,6 +97,8 @@ def _formula(name: str, sets: list[str], json: bool) -> None:
             raise
         hint = f"say of which estimate: parlay explain {name} MODEL --on CLUSTER --layout tp8.pp2.dp4"
         raise UsageError("names a term of an estimate, not a formula", where=name, hint=hint) from error
+    hint = f"give a value of the formula by --set NAME=VALUE: {', '.join(p.name for p in formula.parameters)}"
+    _refuse_idle(idle, "a formula is of no estimate, and takes --set alone", hint)
     values = dict(_assignment(formula, text) for text in sets)
     result = _computed(formula, values) if sets else None
     if json:

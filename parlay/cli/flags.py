@@ -56,10 +56,21 @@ def token_count(text: str) -> int:
     from parlay.errors import UsageError
     from parlay.units import parse_count
 
+    note_thousands(text)
     count = parse_count(text, where="--seq-len")
     if count > MOST_TOKENS:
         raise UsageError(f"must be a whole number from 1 to {MOST_TOKENS:,}, got {text[:40]}", where="--seq-len")
     return count
+
+
+def note_thousands(text: str | None) -> None:
+    """Say how long a sequence is that was written with k, where that is no multiple of 128 and so hardly meant."""
+    match = re.fullmatch(r"(\d{1,9})\s*[kK]", (text or "").strip())
+    if match and (thousands := int(match[1])) * 1000 % 128:
+        binary = 1024 * thousands
+        sys.stderr.write(
+            f"note: a --seq-len of {match[0]} is {1000 * thousands:,} tokens; {binary:,} is {thousands}Ki or {binary}\n"
+        )
 
 
 def note_price(gpu_hour_usd: float | None, total_tokens: int | None) -> None:
@@ -87,6 +98,7 @@ def training(
     tokens: str | None,
 ) -> dict[str, Any]:
     """Return the workload's fields that were given as flags."""
+    note_thousands(seq_len)
     return {
         "seq_len": _number(seq_len),
         "global_batch": _number(global_batch),

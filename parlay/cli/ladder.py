@@ -56,6 +56,7 @@ def ladder(
     from parlay.cli.many import check_size, clusters_of, counts_of
     from parlay.cli.question import workload_of
     from parlay.cli.rates import rates_of
+    from parlay.search.able import refusals
 
     workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None))
     asked = [(c, n) for c in clusters_of(on) for n in counts_of(gpus, "--gpus")]
@@ -70,13 +71,17 @@ def ladder(
     if serve:
         _refuse_training(context_of, global_batch, optimizer, framework, rates)
     chosen, context = _model(model), _model(context_of)
+    unable = refusals([c for c, _ in asked], workload.precision, "serve" if serve else "train")
     ladders: list[Ladder] = []
     served: list[Serving] = []
     interrupted = False
     try:
         for cluster, count in asked:
+            why = unable.get(cluster.id, "")
             if serve:
-                served.append(_serve(cluster, count, workload, chosen, experts))
+                served.append(_serve(cluster, count, workload, chosen, experts, why))
+            elif why:
+                ladders.append(_no_ladder(why, cluster, count, workload, chosen, experts))
             else:
                 ladders.append(_ladder(cluster, count, workload, chosen, context, experts, rates_of(rates, cluster)))
                 if ladders[-1].interrupted:
@@ -115,10 +120,18 @@ def _model(name: str | None) -> ModelSpec | None:
     return load_model(name) if name else None
 
 
-def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool) -> Serving:
-    from parlay.search.serving import serve
+def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool, why: str) -> Serving:
+    from parlay.search.serving import serve, serves_nothing
 
+    if why:
+        return serves_nothing(why, cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=workload.precision)
     return serve(cluster, gpus, workload.seq_len, model=model, experts=experts, weight_dtype=workload.precision)
+
+
+def _no_ladder(why: str, cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool) -> Ladder:
+    from parlay.search.ladder import no_ladder
+
+    return no_ladder(why, cluster, gpus, workload, model=model, experts=experts)
 
 
 def _ladder(

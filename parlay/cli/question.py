@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parlay.errors import UsageError, nearest
+from parlay.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
     from parlay.frameworks.given import Imported
@@ -204,7 +204,7 @@ def _run_file(name: str | None) -> tuple[dict[str, Any], str]:
 
 
 def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """Return the table with each `section.key=value` of --set laid over it; values are TOML, bare words are text."""
+    """Return the table with each `section.key=value` of --set laid over it; values are TOML, bare words are text, null unsets."""
     for text in sets:
         path, sign, value = text.partition("=")
         keys = [k.strip() for k in path.split(".")]
@@ -225,8 +225,25 @@ def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
                 inner = {"extends": inner}
             level[key] = inner
             level = inner
-        level[keys[-1]] = parsed
+        if parsed == "null" or (parsed == "rule" and keys[-1] in ("first_layers", "last_layers")):
+            _unset(level, keys, text)
+        else:
+            level[keys[-1]] = parsed
     return table
+
+
+def _unset(level: dict[str, Any], keys: list[str], text: str) -> None:
+    """Take back what a file says of a field, as if it were not there; of what a catalog says, null may stand in its place."""
+    from parlay.layouts.layout import Layout
+    from parlay.layouts.workload import Workload
+
+    known = {"layout": set(Layout.model_fields), "training": {*Workload.model_fields, "global_tokens"}}.get(keys[0])
+    if known is not None and len(keys) > 1 and keys[1] not in known:
+        raise UnknownNameError("key", keys[1], known, where=f"--set {text[:60]}")
+    if keys[0] in ("model", "cluster") and len(keys) > 1:
+        level[keys[-1]] = None
+    else:
+        level.pop(keys[-1], None)
 
 
 def _section(table: dict[str, Any], name: str, where: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def sweep(
     """
     if csv + jsonl + json > 1:
         raise UsageError("--csv, --jsonl and --json are three forms of one answer", where="--csv", hint="give one of them")
-    from parlay.cli.many import check_size, clusters_of, counts_of, models_of
+    from parlay.cli.many import check_size, clusters_of, counts_of, models_of, texts_of
     from parlay.cli.progress import ProgressBar
     from parlay.cli.question import workload_of
     from parlay.cli.rates import rates_of
@@ -58,6 +58,8 @@ def sweep(
 
     workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens))
     limits = asked.constraints(most, least, require, headroom, min_micro_batches)
+    for text in texts_of(seq_len, "--seq-len"):
+        flags.note_thousands(text)
     wanted = cases(
         models_of(models), clusters_of(on), counts_of(gpus, "--gpus"), workload, counts_of(seq_len, "--seq-len", most=1 << 30),
         counts_of(global_batch, "--global-batch", most=1 << 30), weak=weak,

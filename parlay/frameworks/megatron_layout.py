@@ -10,7 +10,7 @@ from typing import Any
 
 from parlay.errors import UsageError
 from parlay.frameworks.given import Given
-from parlay.frameworks.megatron_model import hybrid_pattern
+from parlay.frameworks.megatron_pipeline import ends_of, virtual_stages
 
 # Names of --recompute-modules -> parlay.layouts.vocabulary.Recompute
 MODULES = {
@@ -24,7 +24,6 @@ RECIPES = {"blockwise": "fp8-blockwise", "mxfp8": "mxfp8", "delayed": "fp8", "te
 DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 GRAPH_MODULES = {"attn": "attention", "mamba": "mamba", "mlp": "mlp", "moe_router": "moe_router", "moe": "moe"}
 HIDDEN_DROPOUT = 0.1
-MOST_LAYOUT = 100_000  # characters of a pipeline layout written out
 VOCABULARY_MULTIPLE = 128
 
 Table = dict[str, Any]
@@ -46,7 +45,7 @@ def layout_fields(args: Given, gpus: int | None, notes: list[str]) -> Table:
     sizes = re.findall(r"\d+", args.text("--hierarchical-context-parallel-sizes") or "")
     kind, inner = cp_kind_of(args, cp, int(sizes[0]) if sizes and len(sizes[0]) < 6 else 2, notes)
     instances = args.whole("--num-distributed-optimizer-instances", least=1) or 1
-    ends = ends_of(args, degrees)
+    ends = ends_of(args, degrees["pp"], degrees["vpp"], notes)
     offload = args.on("--optimizer-cpu-offload")
     fraction = args.number("--optimizer-offload-fraction")
     fields: Table = {
@@ -80,59 +79,6 @@ def degrees_of(args: Given, gpus: int | None) -> dict[str, int]:
             )  # fmt: skip
         degrees["dp"] = gpus // (tp * pp * cp)
     return degrees
-
-
-def virtual_stages(args: Given, pp: int) -> int:
-    """Return the chunks of a pipeline stage, from whichever of Megatron's ways says it."""
-    stages = args.whole("--num-virtual-stages-per-pipeline-rank", least=1)
-    size = args.whole("--num-layers-per-virtual-pipeline-stage", least=1)
-    layers = args.whole("--num-layers", least=1) or 0
-    written = args.text("--pipeline-model-parallel-layout")
-    pattern = hybrid_pattern(args) or ""
-    if stages:
-        return stages
-    if size:
-        return max(1, layers // pp // size)
-    if written:
-        return max(1, (expand_layout(written).count("|") + 1) // pp)
-    return max(1, (pattern.split("/")[0].count("|") + 1) // pp) if "|" in pattern else 1
-
-
-def ends_of(args: Given, degrees: dict[str, int]) -> tuple[int | None, int | None]:
-    """Return the layers of the first and last stage, None where the split rule decides."""
-    first, last = args.whole("--decoder-first-pipeline-num-layers"), args.whole("--decoder-last-pipeline-num-layers")
-    written = args.text("--pipeline-model-parallel-layout")
-    found = ends_of_layout(written, degrees["pp"], degrees["vpp"]) if written else None
-    return found or (first, last)
-
-
-def ends_of_layout(text: str, stages: int, virtual: int) -> tuple[int, int] | None:
-    """Return the layers of the first and last stage of a layout string; None if its chunks are not stages x virtual.
-
-    Examples
-    --------
-    >>> ends_of_layout("Et*4|(t*4|)*14tmL", 16, 1), ends_of_layout("Et|(tt|)*30L", 8, 4), ends_of_layout("Et|L", 4, 1)
-    ((4, 1), (7, 6), None)
-    """
-    chunks = [part.count("t") for part in expand_layout(text).split("|")]
-    if len(chunks) != stages * virtual:
-        return None
-    return sum(chunks[0::stages]), sum(chunks[stages - 1 :: stages])
-
-
-def expand_layout(text: str) -> str:
-    """Return a Megatron pipeline layout string with its repetitions written out.
-
-    Examples
-    --------
-    >>> expand_layout("Et*2|(t|)*2L")
-    'Ett|t|t|L'
-    """
-    for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([A-Za-z])\*(\d{1,4})"):
-        if sum(len(inner) * int(count) for inner, count in re.findall(pattern, text)) > MOST_LAYOUT:
-            raise UsageError("names more layers than any model has", where="pipeline-model-parallel-layout")
-        text = re.sub(pattern, lambda m: m[1] * int(m[2]), text)
-    return text
 
 
 def cp_kind_of(args: Given, cp: int, inner: int, notes: list[str]) -> tuple[str, int]:

@@ -185,7 +185,10 @@ def _training(given: Given, layout: Table, notes: list[str]) -> Table:
     batch = given.whole("training.global_batch_size", least=-1)
     dp = layout.get("dp")
     count = batch if batch and batch > 0 else layout["local_batch"] * dp if dp else None
-    steps = given.whole("training.steps", least=1) or STEPS
+    said = given.whole("training.steps", least=1)
+    if said is None and count:
+        notes.append(f"whole run: {STEPS:,} steps (torchtitan's default), as training.steps is not given")
+    steps = said or STEPS
     optimizer = given.text("optimizer.name") or "AdamW"
     if optimizer.lower() not in OPTIMIZERS:
         raise UsageError(f"'{optimizer[:40]}' is not known", where=f"{given.where}: optimizer.name", hint="AdamW, Muon or SGD")

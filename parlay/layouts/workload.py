@@ -60,6 +60,11 @@ class Workload(Spec):
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
     framework_date: str | None = None  # ISO date; defaults of the era apply
 
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _any_case(cls, given: object) -> object:
+        return given.lower() if isinstance(given, str) else given
+
     @field_validator("framework_date", mode="before")
     @classmethod
     def _date(cls, given: object) -> object:

@@ -119,6 +119,7 @@ both; values are written as in TOML, bare words are text. Unknown keys are refus
 | `[budget]` | limits for `parlay check`: `memory_gib`, `step_s`, `gpu_hours`, `cost_usd` (at most), `tokens_per_s_per_gpu`, `mfu` (at least); the memory of the device is a limit without being named |
 
 A field without a default, or with `null`, takes what the framework documents; an estimate lists such choices as assumed.
+`--set layout.last_layers=null` takes back what a file says of a field; `first_layers` and `last_layers` take `rule` for it as well.
 `global_tokens` may stand for `global_batch`.
 
 `--layout` beside a run file replaces the degrees of its layout: those that the text leaves out are 1, and counts that

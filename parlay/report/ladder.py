@@ -47,6 +47,8 @@ def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
     out = wrap(page.bold(head), page)
     out += wrap(f"{what}; {w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}", page)
     out += wrap(batch_note(found), page) if batch_note(found) else []
+    if found.why:
+        return [*out, "", *wrap(found.why, page)]
     out += ["", *_bars(found, page), "", *_table(found, page, context_of)]
     if found.growing:
         out += wrap(
@@ -112,6 +114,8 @@ def serving_lines(found: Serving, page: Page) -> list[str]:
     out += wrap(
         f"{found.title}; {found.context:,} tokens of context; weights {found.weight_dtype}, K/V cache {found.cache_dtype}", page
     )
+    if found.why:
+        return [*out, "", *wrap(found.why, page)]
     stateful = any(s.state_bytes for s in found.splits)
     columns = [
         Column("tp"), Column("pp"), Column("ep"), Column("copies", drop=4), *([Column("largest", right=False)] if found.growing else []),
@@ -191,6 +195,7 @@ class LadderDocument(_Document):
     steps: list[StepDocument]
     asked_batch_sequences: int  # what was asked for; another one is taken where the GPUs cannot share it
     note: str = ""  # why the batch is another one
+    why: str = ""  # why there are no steps: the cluster has not the precision
 
 
 class SplitDocument(_Document):
@@ -208,7 +213,8 @@ class SplitDocument(_Document):
     cache_bytes: float  # of the whole batch
     fits: bool
     batch_sequences: int
-    longest_context_tokens: int | None  # that memory holds; None: no limit in memory
+    longest_context_tokens: int | None  # that memory holds and the model was made for; None: neither sets a limit
+    memory_context_tokens: int | None  # that memory alone holds; None: no limit in memory
     token_alone_s: float | None
     token_full_s: float | None
 
@@ -228,6 +234,7 @@ class ServingDocument(_Document):
     model_context_tokens: int | None  # the longest context that the model was made for
     splits: list[SplitDocument]
     assumptions: list[str]
+    why: str = ""  # why there are no splits: the cluster has not the precision
 
 
 class LadderReport(_Document):
@@ -260,7 +267,7 @@ def _ladder_document(x: Ladder) -> LadderDocument:
     return LadderDocument(
         cluster=x.cluster.id, gpus=x.gpus, family=x.family, growing=x.growing, seq_len=x.workload.seq_len,
         global_batch_sequences=x.workload.global_batch, memory_limit_bytes=x.limit_bytes, steps=steps,
-        asked_batch_sequences=x.asked_batch or x.workload.global_batch, note=batch_note(x),
+        asked_batch_sequences=x.asked_batch or x.workload.global_batch, note=batch_note(x), why=x.why,
     )  # fmt: skip
 
 
@@ -269,7 +276,8 @@ def _serving_document(x: Serving) -> ServingDocument:
         SplitDocument(
             tp=s.tp, pp=s.pp, ep=s.ep, copies=s.copies, parameters=s.parameters, weight_bytes=s.weight_bytes,
             activation_bytes=s.activation_bytes, token_bytes=s.token_bytes, state_bytes=s.state_bytes, cache_bytes=s.cache_bytes,
-            fits=s.fits, batch_sequences=s.batch, longest_context_tokens=s.longest_context,
+            fits=s.fits, batch_sequences=s.batch,
+            longest_context_tokens=x.positions if _beyond_the_model(x, s) else s.longest_context, memory_context_tokens=s.longest_context,
             token_alone_s=s.alone_s if s.fits else None, token_full_s=s.full_s if s.fits else None,
         )
         for s in x.splits
@@ -277,5 +285,5 @@ def _serving_document(x: Serving) -> ServingDocument:
     return ServingDocument(
         cluster=x.cluster.id, gpus=x.gpus, title=x.title, context_tokens=x.context, weight_dtype=x.weight_dtype, cache_dtype=x.cache_dtype,
         memory_limit_bytes=x.limit_bytes, usable_bytes=x.usable_bytes, device_context_bytes=CONTEXT_BYTES, model_context_tokens=x.positions,
-        splits=splits, assumptions=list(x.assumptions),
+        splits=splits, assumptions=list(x.assumptions), why=x.why,
     )  # fmt: skip

@@ -131,7 +131,16 @@ def _cells(row: SweepRow, several: dict[str, bool], unit: tuple[str, float] | No
     head = [getattr(c, n).id for n, on in several.items() if on]
     head += [f"{c.gpus:,}", f"{c.workload.seq_len:,}", f"{c.workload.global_batch:,}"]
     if e is None:
-        return [*head, "nothing fits", "-", "-", "-", "-", *(["-"] if unit else []), ""]
+        return [
+            *head,
+            "nothing fits" if row.able else f"no {c.workload.precision}",
+            "-",
+            "-",
+            "-",
+            "-",
+            *(["-"] if unit else []),
+            "",
+        ]
     body = [
         str(e.layout),
         f"{e.tokens_per_s_per_gpu:,.0f}",

@@ -73,6 +73,7 @@ class Ladder:
     growing: bool = True  # sizes grow from rung to rung; False: one model is given
     asked_batch: int = 0  # what was asked; the workload's is what the GPUs can share
     interrupted: bool = False  # the climb was stopped; the steps are the rungs so far
+    why: str = ""  # why there are no steps: the cluster has not the precision
 
 
 def shape(hidden: int, layers: int, *, experts: bool = False) -> ModelSpec:
@@ -99,6 +100,11 @@ def family(experts: bool = False) -> tuple[ModelSpec, ...]:
     )
     unique = {s.id: s for s in shapes}
     return tuple(sorted(unique.values(), key=lambda s: parameters(s).total))
+
+
+def family_name(experts: bool) -> str:
+    """Return what a family is called."""
+    return f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
 
 
 # What a framework has not (parlay.layouts.rules_stages): these rungs would repeat the ones below them.
@@ -193,9 +199,17 @@ def ladder(
         return dataclasses.replace(step, longest_context=longest_context(context_of, cluster, workload, gpus, rung))
 
     steps, interrupted = climb(rungs(gpus, experts=experts, framework=workload.framework), price)
-    name = f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
     limit = cluster.device.memory.allocatable.value
-    return Ladder(cluster, gpus, workload, name, limit, steps, asked_batch=asked, interrupted=interrupted)
+    return Ladder(cluster, gpus, workload, family_name(experts), limit, steps, asked_batch=asked, interrupted=interrupted)
+
+
+def no_ladder(
+    why: str, cluster: Cluster, gpus: int, workload: Workload, *, model: ModelSpec | None = None, experts: bool = False
+) -> Ladder:
+    """Return the ladder, without steps, of a cluster that cannot run what is asked."""
+    limit = cluster.device.memory.allocatable.value
+    name = model.name if model else family_name(experts)
+    return Ladder(cluster, gpus, workload, name, limit, (), growing=model is None, asked_batch=workload.global_batch, why=why)
 
 
 def climb(up: Sequence[Rung], price: Callable[[Rung], Step]) -> tuple[tuple[Step, ...], bool]:

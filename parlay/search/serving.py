@@ -33,7 +33,7 @@ from parlay.models.spec import (
     ModelSpec,
     MoeMlp,
 )
-from parlay.search.ladder import EXPERTS, TOP_K, family, largest
+from parlay.search.ladder import family, family_name, largest
 from parlay.units import GIB
 
 Array = NDArray[np.float64]
@@ -93,6 +93,7 @@ class Serving:
     splits: tuple[Split, ...]
     assumptions: tuple[str, ...]
     positions: int | None = None  # the longest context that a given model was made for
+    why: str = ""  # why there are no splits: the cluster has not the precision
 
     @property
     def usable_bytes(self) -> float:
@@ -107,19 +108,49 @@ def serve(
     """Return every split of `gpus` GPUs: the largest batch of `model` at `context`, or the largest shape of the family."""
     check_precision(cluster.device, weight_dtype, "serve")
     shapes = (model,) if model else family(experts)
-    batched, cache_dtype = batch_tokens(cluster), weight_dtype if weight_dtype in WIDE else "bf16"
+    batched, cache_dtype = batch_tokens(cluster), _cache_dtype(weight_dtype)
     found = []
     for split in splits(shapes[-1], cluster, gpus):
         priced = _Priced(cluster, gpus, context, batched, split, WEIGHT_BYTES[weight_dtype], WEIGHT_BYTES[cache_dtype])
         able = [s for s in shapes if _can_be_cut(s, *split[:2])]
         at = 0 if model else largest(len(able), lambda i, p=priced, x=able: p.of(x[i]).fits)  # type: ignore[misc]
         found.append(priced.of(able[at]) if at >= 0 else _empty(*split, gpus))
-    name = f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
     limit = float(cluster.device.memory.allocatable.value)
     return Serving(
-        cluster, gpus, model.name if model else f"largest of the {name} shapes", model is None, context, weight_dtype, cache_dtype, limit,
+        cluster, gpus, _title(model, experts), model is None, context, weight_dtype, cache_dtype, limit,
         tuple(found), assumptions(batched, limit, weight_dtype, model), model.max_positions if model else None,
     )  # fmt: skip
+
+
+def serves_nothing(
+    why: str, cluster: Cluster, gpus: int, context: int, *, model: ModelSpec | None = None, experts: bool = False,
+    weight_dtype: Precision = "bf16",
+) -> Serving:  # fmt: skip
+    """Return what a cluster serves that cannot run what is asked: no split."""
+    limit = float(cluster.device.memory.allocatable.value)
+    positions = model.max_positions if model else None
+    return Serving(
+        cluster,
+        gpus,
+        _title(model, experts),
+        model is None,
+        context,
+        weight_dtype,
+        _cache_dtype(weight_dtype),
+        limit,
+        (),
+        (),
+        positions,
+        why,
+    )
+
+
+def _title(model: ModelSpec | None, experts: bool) -> str:
+    return model.name if model else f"largest of the {family_name(experts)} shapes"
+
+
+def _cache_dtype(weight_dtype: Precision) -> Precision:
+    return weight_dtype if weight_dtype in WIDE else "bf16"
 
 
 def assumptions(batched: int, limit_bytes: float, weight_dtype: Precision, model: ModelSpec | None) -> tuple[str, ...]:

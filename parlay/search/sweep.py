@@ -15,6 +15,7 @@ from parlay.hardware.spec import Cluster
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Rates
+from parlay.search.able import refusals
 from parlay.search.constraints import ANYTHING, Constraints
 from parlay.search.plan import Plan, Progress, plan
 from parlay.search.spaces import default_space
@@ -41,6 +42,7 @@ class SweepRow:
     estimate: Estimate | None
     why: str
     knee: bool = False
+    able: bool = True  # False: the cluster has not the precision
 
     @property
     def days(self) -> float | None:
@@ -96,11 +98,16 @@ def sweep(
 ) -> Sweep:
     """Return the best layout of every case. A KeyboardInterrupt ends it with the rows so far, if there are any.
 
+    A cluster without the precision has rows that say so; where none has it, UsageError is raised.
     `rates` holds measured rates by the id of their cluster.
     """
     rows: list[SweepRow] = []
     interrupted = False
+    unable = refusals([case.cluster for case in asked], asked[0].workload.precision) if asked else {}
     for case in asked:
+        if case.cluster.id in unable:
+            rows.append(SweepRow(case, None, unable[case.cluster.id], able=False))
+            continue
         try:
             row, interrupted = _row(case, constraints, progress, (rates or {}).get(case.cluster.id))
         except KeyboardInterrupt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from parlay.frameworks.megatron_layout import ends_of_layout
+from parlay.frameworks.megatron_pipeline import ends_of_layout
 from parlay.layouts.vocabulary import CrossEntropy, Precision, StateDtype
 from parlay.layouts.workload import AttentionKernel, Dispatcher, GraphModule
 

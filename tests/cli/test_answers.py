@@ -546,3 +546,44 @@ def test_a_framework_that_nobody_measured_is_named(parlay):
         out = " ".join(parlay(*told).out.split())
         assert ("none of them ran under hai-llm" in out) != measured
         assert parlay(*told, "--json").document["estimate"]["expected"]["framework_measured"] is measured
+
+
+@pytest.mark.parametrize("value", ["null", "rule"])
+def test_a_value_of_a_file_is_taken_back(parlay, run_file, value):
+    path = run_file(
+        "model = 'llama-3.1-70b'\ncluster = 'dgx-h100'\n[training]\nmoment_dtype = 'bf16'\n"
+        "[layout]\ntp = 8\npp = 4\ndp = 2\nfirst_layers = 15\nlast_layers = 10\n"
+    )
+    ends = [f"--set=layout.first_layers={value}", f"--set=layout.last_layers={value}", "--set=training.moment_dtype=null"]
+    plain = parlay("estimate", "llama-3.1-70b", "--on", "dgx-h100", "--layout", "tp8.pp4.dp2", "--json").document["estimate"]
+    taken = parlay("estimate", path, *ends, "--json").document["estimate"]
+    assert taken["layout"] == plain["layout"]
+    assert taken["memory_peak_bytes"] == plain["memory_peak_bytes"]
+    assert parlay("estimate", path, "--json").document["estimate"]["memory_peak_bytes"] != plain["memory_peak_bytes"]
+
+
+def test_null_takes_back_what_the_catalog_says_of_a_model(parlay):
+    asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp8", "--json"]
+    assert parlay(*asked, "--set", "model.max_positions=null").code == parlay(*asked).code == 0
+
+
+def test_a_precision_may_be_in_any_case(parlay):
+    asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp8", "--json"]
+    assert parlay(*asked, "--precision", "FP16").out == parlay(*asked, "--precision", "fp16").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "times"),
+    [
+        (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "4k"], 1),
+        (["compare", "llama-3.1-8b", "--layout", "tp8", "--layout", "tp4.dp2", "--seq-len", "4k"], 1),
+        (["sweep", "llama-3.2-1b", "--gpus", "1,2", "--global-batch", "8", "--seq-len", "4k,4Ki"], 1),
+        (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "4Ki"], 0),
+        (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "4000"], 0),
+        (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "16k"], 0),
+    ],
+)
+def test_thousands_of_tokens_that_are_no_multiple_of_128_are_noted_once(parlay, arguments, times):
+    ran = parlay(*arguments, "--on", "dgx-h100")
+    assert ran.code == 0
+    assert ran.err.count("note: a --seq-len of 4k is 4,000 tokens; 4,096 is 4Ki or 4096\n") == ran.err.count("Ki or") == times

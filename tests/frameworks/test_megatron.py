@@ -6,7 +6,9 @@ import yaml
 from parlay.errors import UsageError
 from parlay.estimate.counts import parameters
 from parlay.frameworks.megatron import read_script, read_yaml
+from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout
+from parlay.layouts.rules import check
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.models.spec import ModelSpec
@@ -136,3 +138,75 @@ def test_what_makes_no_sense_gets_one_message(text, message):
     with pytest.raises(UsageError) as caught:
         script(text)
     assert message in str(caught.value)
+
+
+def piped(string, pp=4, layers=32, more=""):
+    sizes = f"--hidden-size 512 --num-attention-heads 8 --seq-length 1024 --num-layers {layers} {more}"
+    told = f"--pipeline-model-parallel-layout '{string}'" if string is not None else ""
+    return script(f"python pretrain_gpt.py {sizes} --pipeline-model-parallel-size {pp} {told}")
+
+
+@pytest.mark.parametrize(
+    ("string", "more", "says"),
+    [
+        ("Et*8|(t*8|)*2t*7L", "", "holds 31 layers t, but the model has 32"),
+        ("Et*8|(t*8|)*2t*8mL", "", "holds 1 multi-token-prediction layers m, but --mtp-num-layers is 0"),
+        ("Et*8|(t*8|)*2t*8L", "--mtp-num-layers 1", "holds 0 multi-token-prediction layers m, but --mtp-num-layers is 1"),
+        ("Et*8|t*8m|t*8|t*8mL", "--mtp-num-layers 2", "decoder layers t must come before"),
+        ("Et*8|(t*8|)*2t*8", "", "the loss L must come last, and once"),
+        ("Et*16|t*8|t*8L", "", "3 chunks do not divide over 4 stages"),
+        ("Et*8|(t*8|)*2t*8L", "--num-virtual-stages-per-pipeline-rank 2", "has 4 chunks, but 2 virtual stages on each of 4 ranks are 8"),
+        ("", "", "it is empty"),
+        ("xyz", "", "'x' means nothing here"),
+    ],
+)  # fmt: skip
+def test_a_layout_string_that_megatron_refuses_is_refused(string, more, says):
+    with pytest.raises(UsageError, match="pipeline-model-parallel-layout") as error:
+        piped(string, more=more)
+    assert says in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("string", "pp", "ends", "note"),
+    [
+        ("Et*8|t*20|t*4|L", 4, (8, 0), "stages hold 8, 20, 4, 0 layers: priced as 8, 12, 12, 0"),
+        ("Et*16|||t*16L", 4, (None, None), "stages hold 16, 0, 0, 16 layers: priced as 4 x 8"),
+        ("Et*3|t*5|(t*4|)*5t*4L", 4, (7, 8), "stages hold 7, 9, 8, 8 layers: priced as 7, 8, 9, 8"),
+        ("Et*7|t*8|t*10|t*7L", 4, (7, 7), "stages hold 7, 8, 10, 7 layers: priced as 7, 9, 9, 7"),
+        ("Et*7|t*9|t*9|t*7L", 4, (7, 7), None),
+        ("Et*32L", 1, (None, None), None),
+    ],
+)
+def test_a_layout_string_sets_the_ends_and_notes_what_they_cannot_hold(string, pp, ends, note):
+    found = piped(string, pp)
+    layout = Layout(**found.table["layout"])
+    assert (layout.first_layers, layout.last_layers) == ends
+    assert [n for n in found.notes if "layers: priced as" in n] == ([note] if note else [])
+    broken = check(layout, ModelSpec(**found.table["model"]), load_cluster("dgx-h100"), Workload())
+    assert not [b for b in broken if b.rule == "ends"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "embedding", "loss", "ends", "note"),
+    [
+        (30, True, True, (None, None), None),
+        (31, True, False, (7, 8), None),
+        (31, False, True, (8, 7), None),
+        (32, True, False, (None, None), "32 layers with embedding counted do not divide over 4 chunks"),
+    ],
+)
+def test_embedding_and_loss_that_count_as_layers_are_understood(layers, embedding, loss, ends, note):
+    flags = ["--account-for-embedding-in-pipeline-split"] * embedding + ["--account-for-loss-in-pipeline-split"] * loss
+    found = piped(None, layers=layers, more=" ".join(flags))
+    layout = Layout(**found.table["layout"])
+    assert (layout.first_layers, layout.last_layers) == ends
+    assert not found.not_understood
+    assert any(note in n for n in found.notes) if note else not any("layers" in n for n in found.notes)
+
+
+def test_a_layout_that_yaml_writes_as_lists_is_that_of_the_string():
+    sizes = {"num_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 1024, "pipeline_model_parallel_size": 2}
+    lists = [["embedding", *["decoder"] * 4], ["decoder", "decoder", "loss"]]
+    both = [read_yaml({**sizes, "pipeline_model_parallel_layout": x}, "m.yaml", "m", 8) for x in (lists, "Et*4|ttL")]
+    assert both[0].table == both[1].table
+    assert both[0].table["layout"]["first_layers"] == 4

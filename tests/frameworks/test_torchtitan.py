@@ -105,3 +105,11 @@ def test_what_makes_no_sense_gets_one_message(text, message):
     with pytest.raises(UsageError) as caught:
         job(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("told", "notes"), [("", 1), ("steps=1000", 0)])
+def test_a_run_of_the_default_steps_is_noted(told, notes):
+    found = job(f"[training]\n{told}")
+    said = [n for n in found.notes if "10,000 steps (torchtitan's default)" in n]
+    assert len(said) == notes
+    assert found.table["training"]["total_tokens"] == (10_000 if notes else 1000) * 2048 * found.table["training"]["global_batch"]

@@ -234,3 +234,24 @@ def test_the_largest_activation_of_a_recurrent_layer_is_its_projection():
     """Mamba 2.8B: 5,120 channels twice from the projection and once from the scan."""
     model = load_model("mamba-2.8b").model_copy(update={"vocab": 1024})
     assert activation_bytes(model, 100, 1, 1) == 100 * (2 * 2560 + 3 * 5120) * 2
+
+
+@pytest.mark.parametrize(("more", "kind", "use"), [(["--serve"], "serving", "serve"), ([], "ladders", "train")])
+def test_a_cluster_without_the_precision_says_so_beside_the_others(more, kind, use, capsys):
+    asked = ["ladder", "--on", "dgx-a100,dgx-b200", "--gpus", "1", "--precision", "mxfp8", "--model", "llama-3.2-1b", *more]
+    assert main(asked) == 0
+    assert capsys.readouterr().out.count(f"so it cannot {use} in mxfp8") == 1
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)[kind]
+    rows = "splits" if more else "steps"
+    assert [(x["cluster"], bool(x[rows]), bool(x["why"])) for x in found] == [
+        ("dgx-a100", False, True),
+        ("dgx-b200", True, False),
+    ]
+
+
+def test_the_document_ends_a_context_where_the_model_does(capsys):
+    document = json.loads(ladder_of("llama-3.1-70b", capsys, "--json"))["serving"][0]
+    longest = {(s["tp"], s["pp"]): (s["longest_context_tokens"], s["memory_context_tokens"]) for s in document["splits"]}
+    assert longest[1, 4][0] == 131072 < longest[1, 4][1]
+    assert longest[1, 2] == (21635, 21635)

@@ -149,3 +149,32 @@ def test_where_rules_reject_everything_the_reason_names_them():
     first = max(found.rejected, key=found.rejected.get)
     assert f"none of {found.considered:,} layouts keeps the rules: {first} rejects" in said
     assert found.reasons[first] in said
+
+
+def test_a_cluster_without_the_precision_has_rows_that_say_so(capsys):
+    asked = [
+        "sweep",
+        "llama-3.2-1b",
+        "--on",
+        "dgx-h100,jean-zay-v100",
+        "--gpus",
+        "4,8",
+        "--precision",
+        "fp8",
+        "--global-batch",
+        "64",
+    ]
+    why = "so it cannot train in fp8"
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert " no fp8 " in text
+    assert text.count(why) == 2
+    assert main([*asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(r["cluster"], r["fits"], why in r["why"]) for r in rows] == [
+        ("dgx-h100", True, False), ("dgx-h100", True, False), ("jean-zay-v100", False, True), ("jean-zay-v100", False, True),
+    ]  # fmt: skip
+    assert main([*asked, "--csv"]) == 0
+    assert capsys.readouterr().out.count(why) == 2
+    assert main(["sweep", "llama-3.2-1b", "--on", "jean-zay-v100,dgx-a100", "--gpus", "8", "--precision", "fp8"]) == 2
+    assert why in capsys.readouterr().err
