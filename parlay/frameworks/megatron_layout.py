@@ -68,8 +68,9 @@ def degrees_of(args: Given, gpus: int | None) -> dict[str, int]:
     pp = args.whole("--pipeline-model-parallel-size", least=1) or 1
     cp = args.whole("--context-parallel-size", least=1) or 1
     ep = args.whole("--expert-model-parallel-size", least=1) or 1
-    etp = args.whole("--expert-tensor-parallel-size", least=1) or tp
-    moe = args.whole("--num-experts")
+    given = args.whole("--expert-tensor-parallel-size", least=1)
+    etp = given or tp
+    moe = args.whole("--num-experts") or ep > 1 or given  # a file without its model may still place experts
     degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp if moe else 1, "vpp": virtual_stages(args, pp)}
     if gpus is not None:
         if gpus % (tp * pp * cp):
@@ -215,7 +216,8 @@ def _tokens(args: Given, sequence: int | None, batch: int | None) -> int | None:
 
 def _experts(args: Given) -> Table:
     """Return the settings of a mixture of experts; Megatron gathers all tokens unless told otherwise."""
-    if not args.whole("--num-experts"):
+    named = args.text("--moe-token-dispatcher-type") or args.on("--moe-grouped-gemm")
+    if not args.whole("--num-experts") and not named:
         return {}
     said = args.text("--moe-token-dispatcher-type") or "allgather"
     backend = args.text("--moe-flex-dispatcher-backend") or "deepep"

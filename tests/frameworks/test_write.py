@@ -182,3 +182,12 @@ def test_launch_says_what_is_wrong_beside_the_settings(capsys):
     assert "does not fit" in err
     assert main([*asked, "--json"]) == 2
     assert "leave one of them out" in capsys.readouterr().err
+
+
+def test_arguments_without_a_model_are_all_understood():
+    model = load_model("deepseek-v3")
+    text = written(model, Workload(global_batch=1024, moe_dispatcher="deepep"), Layout(pp=16, dp=64, ep=64, tp=1)).text
+    found = read_script(text, "s.sh", "m", 1024)
+    assert found.not_understood == ()
+    assert (found.table["layout"]["ep"], found.table["layout"]["etp"]) == (64, 1)
+    assert found.table["training"]["moe_dispatcher"] == "deepep"
