@@ -28,7 +28,6 @@ SETTLING = (
     4  # micro-batches beyond fill and drain after which 1F1B is looked at for the first time, and 4 times that for the second
 )
 SETTLED = 1e-9  # relative: micro-batches that follow each other this evenly do so for good
-INTERLEAVED_ROUNDS = 2  # of p micro-batches, after which the last stage of interleaved 1F1B takes each round alike
 STEADY = 4  # rounds of p micro-batches after which every round takes as long as the one before
 
 
@@ -49,16 +48,14 @@ def exact_bubble_s(
     """Return the seconds a step of `layout`, row `row` of `time`, waits beyond its slowest stage's work.
 
     Plain 1F1B is timed until it repeats itself. Of the others, and of it where transfers run beside compute, up to about `most`
-    operations are timed, at least `rounds` (3 or more) of p micro-batches; interleaved 1F1B repeats itself from the second of its rounds
-    on, so two are enough (benchmarks/test_schedules.py). Every stage is listed in `time`.
+    operations are timed, at least `rounds` (3 or more) of p micro-batches. Every stage is listed in `time`.
     """
     name = layout.schedule or ("interleaved" if layout.vpp > 1 else "1f1b")
     m, pp = int(time.micro_batches[row]), layout.pp
     one, at = time.by_pipe, (time.pipes.row_of[row], time.slowest[row])
     busy = float(one.forward[at] + one.backward[at] + one.sends[at])
     of_round = 2 * chunk_count(pp, layout.vpp, name) * pp
-    least = INTERLEAVED_ROUNDS if name == "interleaved" else rounds
-    shown = min(m, max(least, most // of_round) * pp + m % pp) if m * of_round > most * pp else m
+    shown = min(m, max(rounds, most // of_round) * pp + m % pp) if m * of_round > most * pp else m
     virtual = 1 if name in V_SHAPED else layout.vpp  # these have two by definition
     each_way = float(time.hops[row]) / (2 * (pp - 1))
     costs: tuple[Array, Array, Array] | None = None
