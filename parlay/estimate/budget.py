@@ -33,7 +33,9 @@ class Limit:
 
 
 def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | None, *, where: str) -> list[Limit]:
-    """Return the device's own memory, which no budget can raise, that of the hosts where something is offloaded, and then every limit of `budget` with the estimate's value.
+    """Return every limit of `budget` with the estimate's value, after the device's own memory, which no budget can raise.
+
+    The hosts' memory is one too where something is offloaded to it.
 
     Raises UsageError for an unknown limit, a limit that is not a positive number, or one whose inputs are missing.
     """

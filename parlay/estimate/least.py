@@ -7,18 +7,20 @@ for in between, and what must follow once it is done. The greatest of these over
    same micro-batch's forward through the first chunks of the stages before q (of either end's, where micro-batches enter at
    both, DualPipe).
 2. Work. m micro-batches take m times forward and backward of all chunks of q: operations of one device do not run at once.
-3. Drain. Where backwards are whole, the last operation of q is a backward of its first chunk: behind a forward, or a backward of a
-   later chunk, comes this one on q itself. Then the same micro-batch passes the first chunks of the stages before q. Where
-   weight gradients are put off, one of these may come last, and nothing need follow.
-4. Waits of plain 1F1B and GPipe. Between the first forward on q and the first backward, the micro-batch passes forward and backward of
-   all stages behind q. In this time q can run no more than the other forwards that its order has there: n - 1 of 1F1B, where n = min(p - q, m) are in
-   flight, all m - 1 of GPipe. The same holds between the last forward of 1F1B and the backward of that micro-batch, which
-   n - 1 backwards come before. If m > n, the last forward follows the first backward, so both waits count. GPipe has one.
+3. Drain. Where backwards are whole, the last operation of q is a backward of its first chunk: behind a forward, or a backward
+   of a later chunk, comes this one on q itself. Then the same micro-batch passes the first chunks of the stages before q.
+   Where weight gradients are put off, one of these may come last, and nothing need follow.
+4. Waits of plain 1F1B and GPipe. Between the first forward on q and the first backward, the micro-batch passes forward and
+   backward of all stages behind q. In this time q can run no more than the other forwards that its order has there: n - 1 of
+   1F1B, where n = min(p - q, m) are in flight, all m - 1 of GPipe. The same holds between the last forward of 1F1B and the
+   backward of that micro-batch, which n - 1 backwards come before. If m > n, the last forward follows the first backward, so
+   both waits count. GPipe has one.
 
-Transfers between the chunks only add to this, and the part of a step that is no pipeline is what it is. What a stage takes is known by
-its content alone (`Stages` lists each content once, with its earliest stage and how many there are), so sums over the stages
-before or behind q are bounded from below by their least stage, and by the sum of all without q and the longest of the rest. The last
-stage of a content stands no earlier than its first one and as many more as there are, which is enough for sums that grow with q.
+Transfers between the chunks only add to this, and the part of a step that is no pipeline is what it is. What a stage takes is
+known by its content alone (`Stages` lists each content once, with its earliest stage and how many there are), so sums over the
+stages before or behind q are bounded from below by their least stage, and by the sum of all without q and the longest of the
+rest. The last stage of a content stands no earlier than its first one and as many more as there are, which is enough for sums
+that grow with q.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ WHOLE: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "bfs")  # schedul
 def least_steps(time: StepTime, most: float = np.inf) -> Array:
     """Return the seconds that each layout's step takes at least with the exact timeline of its pipeline, shape (layouts,).
 
-    Without a pipeline this is the step itself. A layout whose slowest stage alone works longer than `most` seconds gets what it works
-    for, which is less. Stages may be listed by content (stages_of(..., every=False)).
+    Without a pipeline this is the step itself. A layout whose slowest stage alone works longer than `most` seconds gets what it
+    works for, which is less. Stages may be listed by content (stages_of(..., every=False)).
     """
     pipes, row_of = time.pipes, time.pipes.row_of
     working = time.step - time.bubble  # nothing of a step runs beside its pipeline
@@ -86,11 +88,9 @@ def _least_bubbles(time: StepTime, rows: Ints, m: Array, hop: Array) -> Array:
 
 
 def _entry_s(time: StepTime, rows: Ints, stages: Stages) -> tuple[Array, Array]:
-    """Return the least seconds of the chunk that a micro-batch enters a stage by, forward and backward; sends are of every chunk."""
+    """Return the least seconds, forward and backward, of the chunk that a micro-batch enters a stage by; all chunks send."""
     one, row_of = time.by_pipe, time.pipes.shard.row_of[rows]
-    sends = (
-        np.where(stages.exists, one.sends[rows], np.inf).min(axis=1, keepdims=True) / 2
-    )  # that each stage has in either direction
+    sends = np.where(stages.exists, one.sends[rows], np.inf).min(axis=1, keepdims=True) / 2  # of each stage, either way
     forward, backward = one.forward[rows], one.backward[rows]
     if (stages.chunks > 1).any():
         there, back = np.zeros_like(forward), np.zeros_like(backward)

@@ -154,9 +154,8 @@ class _Content:
     chunks: list[int]
     flying: list[tuple[float, ...]]  # per stage and layer kind: layers times micro-batches in flight over the stage's own
     head_flying: list[float]  # the same of the last chunk, where the stage holds it
-    entry: list[
-        tuple[int, ...]
-    ]  # layers by kind of the chunk that a micro-batch enters by: the least of all stages of this content
+    # Layers by kind of the chunk that a micro-batch enters by: the least of all stages of this content.
+    entry: list[tuple[int, ...]]
 
 
 @lru_cache(maxsize=4096)

@@ -24,9 +24,8 @@ from parlay.schedules.timeline import Timeline, simulate
 Array = NDArray[np.float64]
 
 MOST_OPERATIONS = 100_000  # a longer step is timed up to here; after that every round takes as long as the last one timed
-SETTLING = (
-    4  # micro-batches beyond fill and drain after which 1F1B is looked at for the first time, and 4 times that for the second
-)
+# Micro-batches beyond fill and drain after which 1F1B is looked at for the first time, and 4 times that for the second.
+SETTLING = 4
 SETTLED = 1e-9  # relative: micro-batches that follow each other this evenly do so for good
 STEADY = 4  # rounds of p micro-batches after which every round takes as long as the one before
 

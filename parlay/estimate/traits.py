@@ -91,9 +91,8 @@ class Traits:
     attention_forward: float = 1.0
     attention_backward: float = 1.0
     async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
-    sends: tuple[float, float] | None = (
-        None  # bytes/s of blocking sends, one after the other, in a domain and across; None: links'
-    )
+    # Bytes/s of blocking sends, one after the other, in a domain and across; None: as the links have it.
+    sends: tuple[float, float] | None = None
     fp32_products: str = "fp32"  # the number format in which products of fp32 training run
     wide_products: str = "bf16"  # and those that no precision makes narrower: attention, router
     early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again

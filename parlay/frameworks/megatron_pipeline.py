@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +15,6 @@ from parlay.schedules.megatron import EMBEDDING, LAYER, LOSS, MTP, parse_layout_
 LAYOUT = "--pipeline-model-parallel-layout"
 EMBEDDING_COUNTS, LOSS_COUNTS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
 NAMES = {"embedding": EMBEDDING, "decoder": LAYER, "mtp": MTP, "loss": LOSS}  # Megatron's LayerType
-MOST_LAYOUT = 100_000  # characters of a pipeline layout written out
 
 Ends = tuple[int | None, int | None]
 RULE: Ends = (None, None)
@@ -162,32 +160,3 @@ def _listed(sizes: list[int]) -> str:
     """
     runs = [(size, len(list(same))) for size, same in groupby(sizes)]
     return ", ".join(f"{count} x {size}" if count > 3 else ", ".join([str(size)] * count) for size, count in runs)
-
-
-def ends_of_layout(text: str, stages: int, virtual: int) -> tuple[int, int] | None:
-    """Return the layers of the first and last stage of a layout string; None if its chunks are not stages x virtual.
-
-    Examples
-    --------
-    >>> ends_of_layout("Et*4|(t*4|)*14tmL", 16, 1), ends_of_layout("Et|(tt|)*30L", 8, 4), ends_of_layout("Et|L", 4, 1)
-    ((4, 1), (7, 6), None)
-    """
-    chunks = [part.count("t") for part in expand_layout(text).split("|")]
-    if len(chunks) != stages * virtual:
-        return None
-    return sum(chunks[0::stages]), sum(chunks[stages - 1 :: stages])
-
-
-def expand_layout(text: str) -> str:
-    """Return a Megatron pipeline layout string with its repetitions written out.
-
-    Examples
-    --------
-    >>> expand_layout("Et*2|(t|)*2L")
-    'Ett|t|t|L'
-    """
-    for pattern in (r"\(([^()]*)\)\*(\d{1,4})", r"([A-Za-z])\*(\d{1,4})"):
-        if sum(len(inner) * int(count) for inner, count in re.findall(pattern, text)) > MOST_LAYOUT:
-            raise UsageError("names more layers than any model has", where="pipeline-model-parallel-layout")
-        text = re.sub(pattern, lambda m: m[1] * int(m[2]), text)
-    return text

@@ -170,18 +170,21 @@ RUNS: dict[Framework, tuple[Schedule, ...]] = {
 }
 
 
-def _framework(x: Layouts, q: Question) -> Mask:
-    broken = (x.pp > 1) & ~scheduled(x, RUNS[q.workload.framework])
-    if q.workload.framework == "deepspeed":
+def unoffered(x: Layouts, framework: Framework) -> Mask:
+    """Return where a framework has not the schedule, the sharding, the context parallelism or the offload of a layout."""
+    broken = (x.pp > 1) & ~scheduled(x, RUNS[framework])
+    if framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
-    if q.workload.framework in ("nanotron", "deepspeed"):
+    if framework in ("nanotron", "deepspeed"):
         broken |= x.tp_overlap & (x.tp > 1)
-    if q.workload.framework in ("nanotron", "hai-llm"):
-        broken |= (x.zero > 1) | (x.offload_optimizer > 0) | (x.offload_activations > 0)
-    if q.workload.framework in ("nanotron", "hai-llm"):
-        broken |= x.cp > 1
+    if framework in ("nanotron", "hai-llm"):
+        broken |= (x.zero > 1) | (x.offload_optimizer > 0) | (x.offload_activations > 0) | (x.cp > 1)
     return np.asarray(broken)
+
+
+def _framework(x: Layouts, q: Question) -> Mask:
+    return unoffered(x, q.workload.framework)
 
 
 def _framework_message(x: Layout, q: Question) -> tuple[str, str]:

@@ -69,9 +69,8 @@ class Mamba2(Spec):
     conv: Positive = 4
     conv_bias: bool = True
     bias: bool = False
-    fp32_state: bool = (
-        False  # served with its state in fp32 rather than the model's dtype (mamba_ssm_cache_dtype, mamba_ssm_dtype)
-    )
+    # Served with its state in fp32 rather than the model's dtype (mamba_ssm_cache_dtype, mamba_ssm_dtype).
+    fp32_state: bool = False
 
 
 class Mamba1(Spec):

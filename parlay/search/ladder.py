@@ -20,7 +20,8 @@ from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question
-from parlay.layouts.vocabulary import Framework
+from parlay.layouts.rules_stages import unoffered
+from parlay.layouts.vocabulary import CP_KINDS, Framework
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
 from parlay.rates.choose import rates_for
@@ -107,36 +108,35 @@ def family_name(experts: bool) -> str:
     return f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
 
 
-# What a framework has not (parlay.layouts.rules_stages): these rungs would repeat the ones below them.
-UNOFFERED: dict[Framework, frozenset[str]] = {
-    "nanotron": frozenset({"+ ZeRO-2", "+ ZeRO-3", "+ optimizer on the host", "+ activations on host"}),
-    "hai-llm": frozenset({"+ ZeRO-2", "+ ZeRO-3", "+ context parallel", "+ optimizer on the host", "+ activations on host"}),
-}
-
-
-def rungs(gpus: int, *, experts: bool, framework: Framework = "megatron-core") -> list[Rung]:
-    """Return the rungs for a number of GPUs that a framework offers; expert parallelism only where there are experts."""
+def rungs(*, experts: bool, framework: Framework = "megatron-core") -> list[Rung]:
+    """Return the rungs that a framework offers; expert parallelism only where there are experts."""
     one = (1,)
     base = Space(tp=one, cp=one, pp=one, dp=one, ep=one, vpp=one, micro_batch=one, zero=(0,), recompute=((),), sp=(False,))
     steps: list[Rung] = [Rung("one GPU", base)]
 
-    def add(name: str, **axes: object) -> None:
-        if name not in UNOFFERED.get(framework, ()):
+    def add(name: str, example: Layout | None = None, **axes: object) -> None:
+        if example is None or _offers(framework, example):  # else it would repeat the rung below it
             steps.append(Rung(name, dataclasses.replace(steps[-1].space, **axes)))  # type: ignore[arg-type]
 
     add("data parallel", dp=())
     for stage in (1, 2, 3):
-        add(f"+ ZeRO-{stage}", zero=tuple(range(stage + 1)))
+        add(f"+ ZeRO-{stage}", Layout(zero=stage), zero=tuple(range(stage + 1)))
     add("+ tensor parallel", tp=())
     add("+ sequence parallel", sp=(True,))
-    add("+ context parallel", cp=())
+    add("+ context parallel", Layout(cp=2), cp=())
     add("+ pipeline", pp=())
     if experts:
         add("+ expert parallel", ep=())
     add("+ recompute", recompute=((), ("full",)))
-    add("+ optimizer on the host", offload_optimizer=(0.0, 1.0))
-    add("+ activations on host", offload_activations=(0.0, 1.0))
+    add("+ optimizer on the host", Layout(offload_optimizer=1.0), offload_optimizer=(0.0, 1.0))
+    add("+ activations on host", Layout(offload_activations=1.0), offload_activations=(0.0, 1.0))
     return steps
+
+
+def _offers(framework: Framework, example: Layout) -> bool:
+    """Return whether a framework runs such a layout with any way of splitting the sequence."""
+    every = Layouts.of([example.model_copy(update={"cp_kind": kind}) for kind in CP_KINDS])
+    return not unoffered(every, framework).all()
 
 
 def candidates(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, rung: Rung) -> list[Layouts]:
@@ -198,7 +198,7 @@ def ladder(
             return step
         return dataclasses.replace(step, longest_context=longest_context(context_of, cluster, workload, gpus, rung))
 
-    steps, interrupted = climb(rungs(gpus, experts=experts, framework=workload.framework), price)
+    steps, interrupted = climb(rungs(experts=experts, framework=workload.framework), price)
     limit = cluster.device.memory.allocatable.value
     return Ladder(cluster, gpus, workload, family_name(experts), limit, steps, asked_batch=asked, interrupted=interrupted)
 
@@ -243,7 +243,7 @@ def model_ladder(
         context = longest_context(model, cluster, workload, gpus, rung)
         return dataclasses.replace(step, fewest_gpus=fewest, longest_context=context)
 
-    steps, interrupted = climb(rungs(gpus, experts=experts, framework=workload.framework), price)
+    steps, interrupted = climb(rungs(experts=experts, framework=workload.framework), price)
     limit = cluster.device.memory.allocatable.value
     return Ladder(cluster, gpus, workload, model.name, limit, steps, growing=False, asked_batch=asked, interrupted=interrupted)
 

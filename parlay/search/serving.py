@@ -300,7 +300,8 @@ def activation_bytes(model: ModelSpec, tokens: int, tensor: int, expert: int, el
     """Return the widest moment of one forward of `tokens` tokens: a layer's inputs and its widest product, or logits.
 
     Beside the residual and its norm stand the queries, keys, values and output of attention, what a recurrent mixer projects its
-    input to and its scan's output, or a feed-forward part's two halves and their product; routed experts work on `top_k` copies of each token, spread over the expert ranks.
+    input to and its scan's output, or a feed-forward part's two halves and their product; routed experts work on `top_k`
+    copies of each token, spread over the expert ranks.
     """
     widest = 0.0
     for kind in model.kinds.values():

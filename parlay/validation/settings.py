@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from parlay.frameworks.megatron_pipeline import ends_of_layout
 from parlay.layouts.vocabulary import CrossEntropy, Precision, StateDtype
 from parlay.layouts.workload import AttentionKernel, Dispatcher, GraphModule
+from parlay.schedules.megatron import LAYER, parse_layout_string
 
 # Words of the sources -> recompute modules of parlay.layouts.vocabulary
 RECOMPUTED: tuple[tuple[str, str], ...] = (
@@ -282,7 +282,7 @@ def layers_by_chunk(text: str, stages: int, virtual: int) -> tuple[int, int] | N
     string = text.strip().split(" ")[0].split(":")[0]
     if not string.startswith("E") or "L" not in string:
         return None
-    return ends_of_layout(string, stages, virtual)
+    return _ends([chunk.count(LAYER) for chunk in parse_layout_string(string)], stages, virtual)
 
 
 def _ends(chunks: Sequence[int], stages: int, virtual: int) -> tuple[int, int] | None:
