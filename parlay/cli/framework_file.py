@@ -12,20 +12,37 @@ if TYPE_CHECKING:
     from parlay.frameworks.given import Imported
 
 
-def base_table(source: str, gpus: int | None, layout: str | None, keep_layout: bool) -> tuple[dict[str, Any], Imported]:
+def base_table(
+    source: str, gpus: int | None, layout: str | None, keep_layout: bool, model: object = None
+) -> tuple[dict[str, Any], Imported]:
     """Return the table of a framework's file and what was read; without its layout where one is looked for."""
     from parlay.frameworks.detect import read_framework
 
+    layers = _layers(model)
     try:
-        imported = read_framework(source, gpus if layout is None else None)
+        imported = read_framework(source, gpus if layout is None else None, layers)
     except UsageError:
         if keep_layout or source == "-":
             raise
-        imported = read_framework(source)  # its layout need not suit the GPUs, as another one is looked for
+        imported = read_framework(source, layers=layers)  # its layout need not suit the GPUs, as another one is looked for
     table = {key: dict(value) if isinstance(value, dict) else value for key, value in imported.table.items()}
     if not keep_layout:
         table.pop("layout", None)
     return table, imported
+
+
+def _layers(model: object) -> int | None:
+    """Return the layers of a model named beside the file; None where it cannot be read yet, which is said where it is used."""
+    from parlay.errors import ParlayError
+    from parlay.models.huggingface import import_config
+    from parlay.models.load import is_config, load_model
+
+    if not isinstance(model, str) or model == "-":
+        return None
+    try:
+        return (import_config(model).spec if is_config(model) else load_model(model)).layer_count
+    except ParlayError:
+        return None
 
 
 def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: Imported) -> None:

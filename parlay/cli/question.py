@@ -67,7 +67,7 @@ def ask(
     if source is not None:
         from parlay.cli.framework_file import base_table
 
-        base, imported = base_table(source, gpus, layout, keep_layout)
+        base, imported = base_table(source, gpus, layout, keep_layout, table.get("model"))
         sections = {
             key: base.get(key, {}) | _section(table, key, where) for key in ("training", "layout") if key in {**base, **table}
         }

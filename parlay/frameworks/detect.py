@@ -20,7 +20,7 @@ KNOWN = "a Megatron-LM launch script, argument list or YAML; a torchtitan TOML; 
 MEGATRON_NAMES = ("num-layers", "hidden-size", "tensor-model-parallel-size", "pipeline-model-parallel-size", "micro-batch-size")
 
 
-def read_framework(name: str, gpus: int | None = None) -> Imported:
+def read_framework(name: str, gpus: int | None = None, layers: int | None = None) -> Imported:
     """Return what a framework's configuration file says about model, layout and training.
 
     Parameters
@@ -29,6 +29,8 @@ def read_framework(name: str, gpus: int | None = None) -> Imported:
         The file, or "-" for standard input. [-]
     gpus : int, optional
         GPUs of the job, where the file does not tell or another number is meant. [-]
+    layers : int, optional
+        Layers of the model, where it is named beside the file. [-]
 
     Returns
     -------
@@ -55,7 +57,7 @@ def read_framework(name: str, gpus: int | None = None) -> Imported:
     if kind == "json":
         return _of_json(_parsed_json(text, where), where, gpus)
     if kind == "toml":
-        return _of_toml(text, where, gpus)
+        return _of_toml(text, where, gpus, layers)
     title = path.stem if name != "-" else "megatron"
     title = path.resolve().parent.name or title if title == "model_config" else title
     if kind == "yaml":
@@ -110,7 +112,7 @@ def _of_json(table: dict[str, Any], where: str, gpus: int | None) -> Imported:
     return read_deepspeed(table, where, gpus)
 
 
-def _of_toml(text: str, where: str, gpus: int | None) -> Imported:
+def _of_toml(text: str, where: str, gpus: int | None, layers: int | None) -> Imported:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -120,7 +122,7 @@ def _of_toml(text: str, where: str, gpus: int | None) -> Imported:
         raise UsageError("is a run file of Parlay", where=where, hint=f"give it as the model: parlay estimate {where}")
     if not any(isinstance(table.get(section), dict) for section in SECTIONS):
         raise UsageError("has none of torchtitan's sections", where=where, hint=f"--from takes {KNOWN}")
-    return read_torchtitan(table, where, gpus)
+    return read_torchtitan(table, where, gpus, layers)
 
 
 def _of_yaml(text: str, where: str, title: str, gpus: int | None) -> Imported:

@@ -101,7 +101,7 @@ def zero_of(args: Given) -> int:
         return 3
     if args.on("--use-megatron-fsdp", "--use-custom-fsdp"):
         return SHARDING.get(strategy, 3)
-    return 1 if sharded else 0
+    return 1 if sharded or args.text("--optimizer") == "dist_muon" else 0  # which shards its state layer by layer
 
 
 def recompute_of(args: Given, notes: list[str]) -> tuple[tuple[str, ...], int]:

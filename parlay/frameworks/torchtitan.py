@@ -11,7 +11,10 @@ from typing import Any
 
 from parlay.errors import UsageError
 from parlay.frameworks.given import Given, Imported, flat
+from parlay.frameworks.megatron_pipeline import held
+from parlay.layouts.split import V_SHAPED, chunk_sizes
 from parlay.models.load import list_models, load_model
+from parlay.schedules.megatron import torchtitan_sizes
 
 FRAMEWORK = "torchtitan"
 SECTIONS = ("model", "training", "parallelism", "experimental", "activation_checkpoint", "job", "optimizer")
@@ -42,7 +45,7 @@ WITHOUT_EFFECT = (
 Table = dict[str, Any]
 
 
-def read_torchtitan(table: Table, where: str, gpus: int | None = None) -> Imported:
+def read_torchtitan(table: Table, where: str, gpus: int | None = None, layers: int | None = None) -> Imported:
     """Return what a torchtitan job file says.
 
     Parameters
@@ -53,6 +56,8 @@ def read_torchtitan(table: Table, where: str, gpus: int | None = None) -> Import
         The file, for messages. [-]
     gpus : int, optional
         GPUs of the job; None = known only if the file gives the data-parallel shard degree. [-]
+    layers : int, optional
+        Layers of the model that is named beside the file; None = the file names the model. [-]
 
     Returns
     -------
@@ -66,8 +71,9 @@ def read_torchtitan(table: Table, where: str, gpus: int | None = None) -> Import
     """
     given = Given(flat(table, where), where)
     notes: list[str] = []
-    model = _model(given, notes)
-    layout = _layout(given, gpus, model, notes)
+    model = _model(given, notes if layers is None else [])
+    depth = layers or (load_model(model).layer_count if model else None)
+    layout = _layout(given, gpus, depth, notes)
     found: Table = {"training": _training(given, layout, notes), "layout": layout}
     if model is not None:
         found["model"] = model
@@ -95,22 +101,27 @@ def _degree(given: Given, name: str) -> int:
     return given.whole(*places, least=1) or 1
 
 
-def _layout(given: Given, gpus: int | None, model: str | None, notes: list[str]) -> Table:
+def _layout(given: Given, gpus: int | None, layers: int | None, notes: list[str]) -> Table:
     tp, cp, pp = (_degree(given, f"{axis}_parallel_degree") for axis in ("tensor", "context", "pipeline"))
     copies = _degree(given, "data_parallel_replicate_degree")
     shard = _shard(given, gpus, tp * cp * pp * copies)
-    schedule, vpp = _schedule(given, pp, model, notes)
+    schedule, sizes = _schedule(given, pp, layers, notes)
+    vpp = len(sizes) // pp if pp > 1 else 1
+    asynchronous = given.on("parallelism.enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel")
     local = given.whole("training.local_batch_size", "training.batch_size", least=1) or LOCAL_BATCH
     micro = given.whole("parallelism.pipeline_parallel_microbatch_size", least=1) or 1
     fields: Table = {
         "tp": tp, "cp": cp, "pp": pp, "ep": _degree(given, "expert_parallel_degree"),
         "etp": _degree(given, "expert_tensor_parallel_degree"), "vpp": vpp, "micro_batch": micro if pp > 1 else local,
         "cp_kind": "zigzag" if given.text("parallelism.context_parallel_rotate_method") == "alltoall" else "allgather",
-        "tp_overlap": tp > 1 and given.on("parallelism.enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel"),
-        **_recompute(given, model, pp * vpp, notes), "zero": 3 if shard is None or shard * cp > 1 else 0, "local_batch": local,
+        "tp_overlap": tp > 1 and asynchronous,
+        **_recompute(given, layers, pp * vpp, notes), "zero": 3 if shard is None or shard * cp > 1 else 0, "local_batch": local,
     }  # fmt: skip
     if schedule:
         fields["schedule"] = schedule
+    told = [n for n in sizes if n is not None]
+    if pp > 1 and told and schedule not in V_SHAPED and told != chunk_sizes(sum(told), pp, vpp):
+        fields["first_layers"], fields["last_layers"] = held(told, pp, vpp, 1, notes)
     if shard is not None:
         fields["dp"] = copies * shard
         if copies > 1 and shard * cp > 1:
@@ -143,22 +154,37 @@ def _shard(given: Given, gpus: int | None, others: int) -> int | None:
     return gpus // others
 
 
-def _schedule(given: Given, pp: int, model: str | None, notes: list[str]) -> tuple[str | None, int]:
+def _schedule(given: Given, pp: int, layers: int | None, notes: list[str]) -> tuple[str | None, list[int | None]]:
+    """Return the schedule and the layers of every chunk, None where the split rule decides."""
     said = given.text("parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule") or "1F1B"
     per_stage = given.whole("parallelism.pipeline_parallel_layers_per_stage", least=1)
+    less = [given.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last")]
+    modules = given.take("parallelism.module_fqns_per_model_part")
     if pp == 1:
-        return None, 1
+        return None, [None]
     schedule = SCHEDULES.get(said.lower())
     if schedule is None:
         notes.append(f"the schedule {said[:40]} is not modelled: priced as interleaved 1F1B")
         schedule = "interleaved"
-    chunks = CHUNKS.get(schedule, 1)
-    if per_stage and model and chunks > 1 and schedule in ("interleaved", "bfs"):
-        chunks = max(1, round(load_model(model).layer_count / (pp * per_stage)))
-    return schedule, chunks
+    if isinstance(modules, list) and modules and len(modules) % pp == 0 and all(isinstance(part, list) for part in modules):
+        return schedule, [sum(str(name).startswith("layers.") for name in part) for part in modules]
+    if modules is not None:
+        notes.append(f"module_fqns_per_model_part is no list of lists for {pp} ranks: the split rule decides")
+    chunks = pp * CHUNKS.get(schedule, 1)
+    first, last = (1 if n is None else n for n in less)  # torchtitan's default
+    if per_stage and layers and schedule in ("interleaved", "bfs"):
+        made = -(-(layers + first + last) // per_stage)
+        chunks = max(1, round(made / pp)) * pp
+        if made != chunks:
+            notes.append(
+                f"torchtitan makes {made} stages by {per_stage} layers, which {pp} ranks cannot share: priced as {chunks}"
+            )
+    if layers and less != [None, None] and min(sizes := torchtitan_sizes(layers, chunks, first, last)) >= 0:
+        return schedule, list(sizes)
+    return schedule, [None] * chunks
 
 
-def _recompute(given: Given, model: str | None, chunks: int, notes: list[str]) -> Table:
+def _recompute(given: Given, layers: int | None, chunks: int, notes: list[str]) -> Table:
     """Return what is recomputed: all, by operator, or all of every n-th layer (the default: every second)."""
     mode = given.text("activation_checkpoint.mode") or "selective"
     option = given.text("activation_checkpoint.selective_ac_option", "activation_checkpoint.selective_ac_type") or EVERY
@@ -174,10 +200,10 @@ def _recompute(given: Given, model: str | None, chunks: int, notes: list[str]) -
         return {"recompute": ["full"]}
     if not re.fullmatch(r"[1-9]\d{0,4}", option):
         raise UsageError(f"'{option[:40]}' is not known", where=f"{given.where}: activation_checkpoint.selective_ac_option")
-    if model is None:
+    if layers is None:
         notes.append(f"activation checkpointing of every layer number {option}: priced as of every layer")
         return {"recompute": ["full"]}
-    return {"recompute": ["full"], "recompute_layers": max(1, load_model(model).layer_count // (chunks * int(option)))}
+    return {"recompute": ["full"], "recompute_layers": max(1, layers // (chunks * int(option)))}
 
 
 def _training(given: Given, layout: Table, notes: list[str]) -> Table:

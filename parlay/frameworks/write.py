@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import product
 from typing import Any
 
 from parlay.errors import UsageError
+from parlay.frameworks.deepspeed import OPTIMIZERS as DEEPSPEED_OPTIMIZERS
 from parlay.frameworks.megatron_layout import CP_KINDS as MEGATRON_CP
 from parlay.frameworks.megatron_layout import GRAPH_MODULES, MODULES
+from parlay.frameworks.megatron_layout import OPTIMIZERS as MEGATRON_OPTIMIZERS
+from parlay.frameworks.torchtitan import MODELS as TITAN_MODELS
 from parlay.frameworks.torchtitan import SCHEDULES as TITAN_SCHEDULES
 from parlay.layouts.layout import Layout
-from parlay.layouts.split import chunk_sizes
+from parlay.layouts.split import V_SHAPED, chunk_sizes
 from parlay.layouts.vocabulary import DEFAULT_ORDER
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec, MoeMlp
-from parlay.schedules.megatron import EMBEDDING, LAYER, LOSS, MTP, megatron_options
+from parlay.schedules.megatron import EMBEDDING, LAYER, LOSS, MTP, megatron_options, torchtitan_modules, torchtitan_sizes
 
 WRITTEN = ("megatron-core", "torchtitan", "deepspeed")
 # TransformerConfig's names for the split -> Megatron-LM's arguments (megatron/training/arguments.py)
@@ -31,6 +35,8 @@ SPLIT = {
     "pipeline_model_parallel_layout": "--pipeline-model-parallel-layout",
 }
 FP8 = {"fp8": "delayed", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}  # precision -> --fp8-recipe
+OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "sgd": "SGD"}
+MOST_LESS = 4  # layers that torchtitan's counts may take off either end; other splits are written module by module
 TITAN_NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved1f1b": "Interleaved1F1B", "zbvzerobubble": "ZBVZeroBubble",
     "dualpipev": "DualPipeV", "loopedbfs": "LoopedBFS",
@@ -77,6 +83,7 @@ def _megatron(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str
         *_sharding(x),
         *_recompute(x),
         *_step(w, x),
+        *_optimizer(w, x, notes),
         *_precision(w, x),
         *_graphs(w),
     ]
@@ -136,7 +143,7 @@ def _split(model: ModelSpec, x: Layout) -> list[str]:
 
 
 def _sharding(x: Layout) -> list[str]:
-    words = ["--use-distributed-optimizer"] if x.zero else []
+    words = []
     if x.zero > 1:
         words += [
             "--use-megatron-fsdp",
@@ -168,7 +175,6 @@ def _step(w: Workload, x: Layout) -> list[str]:
     words = [f"--micro-batch-size {x.micro_batch}", f"--global-batch-size {w.global_batch}", f"--seq-length {w.seq_len}"]
     words += [f"--train-samples {-(-w.total_tokens // w.seq_len)}"] if w.total_tokens else []
     words += [f"--hidden-dropout {w.dropout:g} --attention-dropout {w.dropout:g}"]
-    words += [f"--optimizer {'adam' if w.optimizer == 'adamw' else w.optimizer}"]
     words += [f"--make-vocab-size-divisible-by {w.vocab_multiple}"] if w.vocab_multiple else []
     reduces, gathers = (x.zero == 3 if told is None else told for told in (w.overlap_grad_reduce, w.overlap_param_gather))
     words += ["--overlap-grad-reduce"] if reduces and x.dp * x.cp > 1 else []
@@ -178,6 +184,19 @@ def _step(w: Workload, x: Layout) -> list[str]:
         words.append(f"--cross-entropy-loss-fusion --cross-entropy-fusion-impl {'te' if w.cross_entropy == 'te' else 'native'}")
     words += ["--no-gradient-accumulation-fusion"] if w.gradient_accumulation_fusion is False else []
     return words + (["--deterministic-mode"] if w.deterministic else [])
+
+
+def _optimizer(w: Workload, x: Layout, notes: list[str]) -> list[str]:
+    """Return the optimizer; Megatron shards muon's state by whole layers (dist_muon), not by its distributed optimizer."""
+    said = next((said for said, mine in MEGATRON_OPTIMIZERS.items() if mine == w.optimizer), None)
+    if said is None:
+        notes.append(f"Megatron-LM has no {w.optimizer}: the arguments name no optimizer")
+    if w.optimizer == "muon" and x.zero > 1:
+        notes.append(f"Megatron-LM runs muon without FSDP: ZeRO-{x.zero} of it is not to be had")
+    if w.optimizer == "muon" and x.zero == 1:
+        return ["--optimizer dist_muon"]
+    words = [f"--optimizer {said}"] if said else []
+    return words + (["--use-distributed-optimizer"] if x.zero and w.optimizer != "muon" else [])
 
 
 def _precision(w: Workload, x: Layout) -> list[str]:
@@ -213,8 +232,7 @@ def _torchtitan(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> s
         schedule = x.schedule or ("interleaved" if x.vpp > 1 else "1f1b")
         said = next(name for name, mine in TITAN_SCHEDULES.items() if mine == schedule)
         pipeline |= {"pipeline_parallel_schedule": TITAN_NAMES[said], "pipeline_parallel_microbatch_size": x.micro_batch}
-        if x.vpp > 1:
-            pipeline["pipeline_parallel_layers_per_stage"] = -(-model.layer_count // (x.pp * x.vpp))
+        pipeline |= _titan_split(model, x, schedule)
     whole = w.global_batch // x.dp if x.pp > 1 else x.micro_batch
     full = {"mode": "full"} if x.recompute == ("full",) else {"mode": "none"}
     if x.recompute == ("full",) and x.recompute_layers:
@@ -222,9 +240,16 @@ def _torchtitan(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> s
         full = {"mode": "selective", "selective_ac_option": str(every)}
         notes.append(f"full recompute on {x.recompute_layers} layers of each chunk is that of every layer number {every}")
     kept = {"mode": "selective", "selective_ac_option": "op"} if x.recompute == ("selective_ops",) else full
+    if x.recompute not in ((), ("full",), ("selective_ops",)):
+        notes.append(f"torchtitan has no recompute of {'+'.join(x.recompute)}: the file recomputes nothing")
+    named = next(((family, f) for family, all_ in TITAN_MODELS.items() for f, mine in all_.items() if mine == model.id), None)
+    optimizer = OPTIMIZERS.get(w.optimizer)
+    if optimizer is None:
+        notes.append(f"torchtitan has no {w.optimizer}: the file names no optimizer")
     converter = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}.get(w.precision)
     sections: dict[str, Table] = {
-        "model": {"converters": [converter]} if converter else {},
+        "model": ({"name": named[0], "flavor": named[1].upper()} if named else {}) | ({"converters": [converter]} if converter else {}),
+        "optimizer": {"name": optimizer} if optimizer else {},
         "training": {
             "local_batch_size": whole, "global_batch_size": w.global_batch, "seq_len": w.seq_len,
             "mixed_precision_param": "float32" if w.precision == "fp32" else "bfloat16",
@@ -248,6 +273,25 @@ def _torchtitan(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> s
     return "\n".join(lines).rstrip("\n")
 
 
+def _titan_split(model: ModelSpec, x: Layout, schedule: str) -> Table:
+    """Return the settings that make these chunks: counts of layers where they can, else the modules of every chunk.
+
+    torchtitan makes ceil((layers + less of the first + less of the last) / layers per stage) chunks, and refuses a number that
+    pp does not divide (distributed/pipeline_parallel.py).
+    """
+    sizes = chunk_sizes(model.layer_count, x.pp, 2 if schedule in V_SHAPED else x.vpp, *x.ends, tail=1 + model.mtp_layers)
+    for first, last in sorted(product(range(MOST_LESS + 1), repeat=2), key=lambda less: abs(less[0] - 1) + abs(less[1] - 1)):
+        units = model.layer_count + first + last
+        each = -(-units // len(sizes))
+        if -(-units // each) == len(sizes) and torchtitan_sizes(model.layer_count, len(sizes), first, last) == sizes:
+            ends = {"first": first, "last": last}
+            less = {f"pipeline_parallel_{end}_stage_less_layers": n for end, n in ends.items() if n != 1}  # 1 is the default
+            return {"pipeline_parallel_layers_per_stage": each, **less}
+    chunks = [LAYER * n for n in sizes]
+    chunks[0], chunks[-1] = EMBEDDING + chunks[0], chunks[-1] + LOSS
+    return {"module_fqns_per_model_part": torchtitan_modules(chunks)}
+
+
 def _deepspeed(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str:
     """Return a configuration file; recompute is the model's own call of DeepSpeed's activation checkpointing."""
     zero: Table = {
@@ -264,7 +308,7 @@ def _deepspeed(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> st
         "train_batch_size": w.global_batch, "train_micro_batch_size_per_gpu": x.micro_batch,
         "gradient_accumulation_steps": w.global_batch // (x.micro_batch * x.dp),
         "fp16" if w.precision == "fp16" else "bf16": {"enabled": w.precision != "fp32"},
-        "zero_optimization": zero, "optimizer": {"type": {"adamw": "AdamW", "sgd": "SGD"}.get(w.optimizer, w.optimizer)},
+        "zero_optimization": zero, "optimizer": {"type": OPTIMIZERS.get(w.optimizer, w.optimizer)},
     }  # fmt: skip
     if w.gradient_dtype:
         table["data_types"] = {"grad_accum_dtype": w.gradient_dtype}
@@ -276,7 +320,14 @@ def _deepspeed(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> st
         table["sequence_parallel_size"] = x.cp
     if x.ep > 1:
         table["expert_parallel"] = {"enabled": True, "autoep_size": x.ep}
-    if x.recompute or x.offload_activations:
+    if w.precision not in ("fp32", "fp16", "bf16"):
+        notes.append(f"a DeepSpeed file has no {w.precision}: it says bf16, and the model's own layers must run in {w.precision}")
+    if w.optimizer not in DEEPSPEED_OPTIMIZERS.values():
+        notes.append(f"DeepSpeed has no {w.optimizer} of its own: the script must make it")
+    if x.recompute and (x.recompute != ("full",) or x.recompute_layers):
+        what = "+".join(x.recompute) + (f" on {x.recompute_layers} layers of a stage" if x.recompute_layers else "")
+        notes.append(f"what is recomputed, {what}, is up to what the model calls deepspeed.checkpointing.checkpoint for")
+    elif x.recompute or x.offload_activations:
         table["activation_checkpointing"] = {"partition_activations": False, "cpu_checkpointing": bool(x.offload_activations)}
         notes.append("the model must call deepspeed.checkpointing.checkpoint for its layers")
     notes.append(f"the sequence length of {w.seq_len:,} tokens is the model's and the data's")

@@ -1,6 +1,7 @@
 """Settings that are written for a framework read back as the same layout and step."""
 
 import json
+import math
 import tomllib
 
 import pytest
@@ -19,7 +20,7 @@ from parlay.layouts.rules import check
 from parlay.layouts.split import chunk_sizes
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
-from parlay.schedules.megatron import parse_layout_string
+from parlay.schedules.megatron import parse_layout_string, torchtitan_sizes
 
 H100 = load_cluster("dgx-h100")
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "vpp", "micro_batch")
@@ -116,6 +117,70 @@ def test_a_torchtitan_file_reads_back(layout, more):
     assert (training["seq_len"], training["global_batch"], training["precision"]) == (8192, 64, work.precision)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["llama-3.1-8b", "llama-3.1-70b", "gemma-3-27b", "deepseek-v2-lite"]), st.sampled_from([2, 3, 4, 8]),
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "bfs", "zb-v"]), st.integers(2, 6),
+    st.sampled_from([None, 0, 1, 2, 9]), st.sampled_from([None, 0, 1, 3, 5]),
+)  # fmt: skip
+def test_torchtitan_makes_the_chunks_that_are_written(name, pp, schedule, vpp, first, last):
+    """By its own counting (distributed/pipeline_parallel.py) or module by module; and what is read back holds the same layers."""
+    model, work = load_model(name), Workload(framework="torchtitan", global_batch=64 * pp)
+    vpp = {"1f1b": 1, "gpipe": 1, "zb-v": 2}.get(schedule, vpp)
+    ends = {"first_layers": first, "last_layers": last} if schedule != "zb-v" else {}
+    x = Layout(pp=pp, dp=8, zero=3, schedule=schedule, vpp=vpp, **ends)
+    if any(v.rule != "framework" for v in check(x, model, H100, work)):
+        return
+    sizes = chunk_sizes(model.layer_count, pp, vpp, *x.ends)
+    table = tomllib.loads(written(model, work, x).text)
+    told = table["parallelism"]
+    less = [told.get(f"pipeline_parallel_{end}_stage_less_layers", 1) for end in ("first", "last")]
+    if "pipeline_parallel_layers_per_stage" in told:
+        made = math.ceil((model.layer_count + sum(less)) / told["pipeline_parallel_layers_per_stage"])
+        assert made == len(sizes)
+        assert torchtitan_sizes(model.layer_count, made, *less) == sizes
+    else:
+        assert [sum(n.startswith("layers.") for n in part) for part in told["module_fqns_per_model_part"]] == sizes
+    back = Layout(**read_torchtitan(table, "job.toml", layers=model.layer_count).table["layout"])
+    assert (back.vpp, back.schedule) == (vpp, schedule)
+    assert chunk_sizes(model.layer_count, pp, vpp, *back.ends) == sizes
+
+
+@pytest.mark.parametrize(
+    ("framework", "more", "layout", "said", "missing"),
+    [
+        ("torchtitan", {"optimizer": "muon"}, {}, None, None),
+        ("torchtitan", {"optimizer": "adamw-8bit"}, {}, "torchtitan has no adamw-8bit", "[optimizer]"),
+        ("torchtitan", {}, {"recompute": ("mlp",)}, "torchtitan has no recompute of mlp", "full"),
+        ("deepspeed", {"precision": "fp8"}, {}, "a DeepSpeed file has no fp8", "fp8"),
+        ("deepspeed", {}, {"recompute": ("core_attention",)}, "what is recomputed, core_attention,", "activation_checkpointing"),
+        ("megatron-core", {"optimizer": "adafactor"}, {}, "Megatron-LM has no adafactor", "--optimizer "),
+        ("megatron-core", {"optimizer": "muon"}, {"zero": 3}, "runs muon without FSDP", "distributed-optimizer"),
+    ],
+)
+def test_what_a_framework_has_not_is_said_and_not_written(framework, more, layout, said, missing):
+    model = load_model("llama-3.1-8b")
+    found = written(model, Workload(framework=framework, global_batch=64, **more), Layout(**{"dp": 8, "zero": 2} | layout))
+    assert said is None or any(said in note for note in found.notes)
+    assert missing is None or missing not in found.text
+
+
+def test_an_optimizer_reads_back():
+    model = load_model("llama-3-8b")
+    for optimizer in ("adamw", "muon", "sgd"):
+        for zero in (0, 1):
+            work = Workload(global_batch=64, optimizer=optimizer)
+            text = written(model, work, Layout(dp=8, zero=zero)).text
+            found = read_script(f"python pretrain_gpt.py {text}", "s.sh", "m", 8).table
+            assert (found["training"]["optimizer"], found["layout"]["zero"]) == (optimizer, zero)
+        work = Workload(global_batch=64, optimizer=optimizer, framework="torchtitan")
+        table = tomllib.loads(written(model, work, Layout(dp=8, zero=3)).text)
+        read = read_torchtitan(table, "job.toml")
+        assert read.table["training"]["optimizer"] == optimizer
+        assert read.table["model"] == "llama-3-8b"
+        assert not read.not_understood
+
+
 @pytest.mark.parametrize(
     "layout",
     [
@@ -172,6 +237,20 @@ def test_the_command_prints_what_from_reads(tmp_path, capsys):
     assert main(["estimate", *asked, "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert step_s(again) == pytest.approx(step_s(first), rel=0.03)
+
+
+def test_a_torchtitan_file_of_many_chunks_reads_back_beside_its_model(tmp_path, capsys):
+    asked = ["llama-3.1-70b", "--on", "dgx-h100", "--seq-len", "8192", "--global-batch", "512", "--framework", "torchtitan"]
+    layout = ["--layout", "tp4.cp2.pp4.dp2.vpp5.mb1", "--recompute", "full"]
+    assert main(["estimate", *asked, *layout, "--launch"]) == 1  # it does not fit
+    path = tmp_path / "job.toml"
+    path.write_text(capsys.readouterr().out)
+    assert main(["estimate", "llama-3.1-70b", "--on", "dgx-h100", "--from", str(path), "--gpus", "64", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "not in the catalog" not in err
+    assert main(["estimate", *asked, *layout, "--json"]) == 1
+    first = json.loads(capsys.readouterr().out)
+    assert step_s(json.loads(out)) == pytest.approx(step_s(first), rel=1e-9)
 
 
 def test_launch_says_what_is_wrong_beside_the_settings(capsys):
