@@ -33,7 +33,8 @@ def read_text(path: Path, *, most_bytes: int = MAX_FILE_BYTES) -> str:
             data = file.read(most_bytes + 1)
     except FileNotFoundError:
         near = nearest(path.name, [p.name for p in path.parent.glob("*" + path.suffix)]) if path.parent.is_dir() else []
-        hint = f"did you mean {' or '.join(near)}?" if near else "give the path of a file that exists, from the folder you are in"
+        found = " or ".join(str(path.with_name(name)) for name in near)
+        hint = f"did you mean {found}?" if near else "give the path of a file that exists, from the folder you are in"
         raise UsageError("no such file", where=str(path), hint=hint) from None
     except OSError as error:
         raise UsageError(f"cannot be read ({error.strerror})", where=str(path)) from None

@@ -211,7 +211,7 @@ def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
         if not sign or not all(keys):
             raise UsageError(f"'{text[:60]}' is not a setting", where="--set", hint="write --set training.seq_len=131072")
         if keys[0] not in SECTIONS:
-            near = nearest(keys[0], SECTIONS)
+            near = [f"{section}.{keys[0]}" for section in _sections_with(keys[0])] or nearest(keys[0], SECTIONS)
             hint = f"did you mean {' or '.join(near)}?" if near else f"sections: {', '.join(SECTIONS)}"
             raise UsageError(f"unknown section '{keys[0]}'", where=f"--set {text[:60]}", hint=hint)
         try:
@@ -230,6 +230,14 @@ def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
         else:
             level[keys[-1]] = parsed
     return table
+
+
+def _sections_with(key: str) -> list[str]:
+    """Return the sections that have a key of this name."""
+    from parlay.layouts.layout import Layout
+    from parlay.layouts.workload import Workload
+
+    return [name for name, kind in (("layout", Layout), ("training", Workload)) if key in kind.model_fields]
 
 
 def _unset(level: dict[str, Any], keys: list[str], text: str) -> None:

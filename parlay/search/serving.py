@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.counts import parameters, state_bytes
-from parlay.estimate.local import local_parameters
+from parlay.estimate.local import local_parameters, table_on_rank
 from parlay.estimate.memory_buffers import CONTEXT_BYTES
 from parlay.estimate.precision import check_precision
 from parlay.estimate.stages import Stages, stages_of
@@ -118,7 +118,7 @@ def serve(
     limit = float(cluster.device.memory.allocatable.value)
     return Serving(
         cluster, gpus, _title(model, experts), model is None, context, weight_dtype, cache_dtype, limit,
-        tuple(found), assumptions(batched, limit, weight_dtype, model), model.max_positions if model else None,
+        tuple(found), assumptions(batched, context, limit, weight_dtype, model), model.max_positions if model else None,
     )  # fmt: skip
 
 
@@ -153,7 +153,9 @@ def _cache_dtype(weight_dtype: Precision) -> Precision:
     return weight_dtype if weight_dtype in WIDE else "bf16"
 
 
-def assumptions(batched: int, limit_bytes: float, weight_dtype: Precision, model: ModelSpec | None) -> tuple[str, ...]:
+def assumptions(
+    batched: int, context: int, limit_bytes: float, weight_dtype: Precision, model: ModelSpec | None
+) -> tuple[str, ...]:
     """Return what the figures rest on."""
     said = [
         f"the engine uses {UTILIZATION:.0%} of a GPU's memory, {UTILIZATION * limit_bytes / GIB:.1f} GiB, for weights, activations, cache "
@@ -162,6 +164,8 @@ def assumptions(batched: int, limit_bytes: float, weight_dtype: Precision, model
         "activations: the widest moment of one layer, or the logits; a page holds one token, so a few tokens less fit in practice",
         "times: reading weights and cache once at the datasheet's memory bandwidth; real engines take 1.4 to 1.9 times as long or more",
     ]
+    if model and model.max_positions and context > model.max_positions:
+        said.append(f"the context is longer than the {model.max_positions:,} positions that the model was made for")
     if weight_dtype not in WIDE:
         bits = 8 * WEIGHT_BYTES[weight_dtype]
         said.append(f"all weights take {bits:.4g} bits, scales included; files often keep embedding and head in 16 bits")
@@ -180,7 +184,10 @@ def batch_tokens(cluster: Cluster) -> int:
 
 
 def splits(model: ModelSpec, cluster: Cluster, gpus: int) -> list[tuple[int, int, int]]:
-    """Return the (tp, pp, ep) that keep the rules of shapes and of the scale-up domain; experts go over all copies or none."""
+    """Return the (tp, pp, ep) that keep the rules of shapes and of the scale-up domain.
+
+    Experts are cut like the rest, or lie whole on the ranks of their copy or of all copies.
+    """
     rows = []
     for tp in divisors(gpus, most=int(cluster.scale_up_gpus.value)):
         for pp in divisors(gpus // tp, most=1 << 20):
@@ -242,7 +249,10 @@ class _Priced:
         each = np.maximum(cache + state, 1.0)
         batch = int(np.min(np.floor(room / each))) if room.min() > 0 else 0
         at = int(np.argmin(room / each) if room.min() > 0 else np.argmax(dense + expert))
-        alone, full = (self._floor(model, dense, expert, cache + 2 * state, n) for n in (1, max(batch, 1)))
+        table = table_on_rank(model, workload, layouts) * (stages.embedding[0] & ~(stages.head[0] & model.tied_embeddings))
+        read, moved = dense - self.weight_bytes * table, cache + 2 * state
+        alone = self._floor(model, read, expert, moved, 1, 1)
+        full = self._floor(model, read, expert, moved, max(batch, 1), max(ep // tp, 1))
         return Split(
             tp, pp, ep, copies, parameters(model).total, float((dense + expert)[at]), active, float(cache[at]) / self.context,
             float(state[at]), batch * float(cache[at] + state[at]), batch, self._longest(model, stages, room), alone, full,
@@ -269,20 +279,19 @@ class _Priced:
         found = largest(LONGEST + 1, lambda s: bool((self._cache(model, stages, s) <= left).all() and room.min() > 0))
         return None if found == LONGEST else max(found, 0)
 
-    def _floor(self, model: ModelSpec, dense: Array, expert: Array, moved: Array, batch: int) -> float:
+    def _floor(self, model: ModelSpec, read: Array, expert: Array, moved: Array, batch: int, sharing: int) -> float:
         """Return the least seconds of one token of each sequence: all stages one after the other, experts as tokens choose them.
 
-        `moved` is what a sequence reads and writes beside the weights on each stage.
+        `read` is the dense weights that a token needs on each stage, all but those that are looked up, and `moved` what a sequence
+        reads and writes beside weights. `sharing` copies send their tokens to one group of experts.
         """
         touched = 1.0
         mixtures = _mixtures(model)
         if mixtures:
             m = mixtures[0]
-            copies = self.gpus // (self.split[0] * self.split[1])
-            shared = batch * (copies if self.split[2] > 1 else 1)  # all copies send their tokens to spread experts
-            touched = float(serving.experts_touched(shared, m.top_k, m.experts)) / m.experts
+            touched = float(serving.experts_touched(batch * sharing, m.top_k, m.experts)) / m.experts
         hbm = self.cluster.device.hbm_bytes_per_s.value
-        return float(np.sum(serving.decode_floor_s(dense + touched * expert, batch * moved, hbm)))
+        return float(np.sum(serving.decode_floor_s(read + touched * expert, batch * moved, hbm)))
 
 
 def layer_cache_bytes(kind: LayerKind, context: int, tensor: int, element_bytes: float) -> float:

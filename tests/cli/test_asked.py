@@ -200,3 +200,11 @@ def test_thousands_of_tokens_that_are_no_multiple_of_128_are_noted_once(parlay, 
     ran = parlay(*arguments, "--on", "dgx-h100")
     assert ran.code == 0
     assert ran.err.count("note: a --seq-len of 4k is 4,000 tokens; 4,096 is 4Ki or 4096\n") == ran.err.count("Ki or") == times
+
+
+def test_hints_name_what_can_be_typed(parlay, tmp_path):
+    (tmp_path / "run.toml").write_text("model = 'llama-3.1-8b'\n")
+    assert f"did you mean {tmp_path / 'run.toml'}?" in parlay("plan", tmp_path / "rum.toml", "--on", "dgx-h100").err
+    asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "dp8"]
+    assert "did you mean layout.cp_kind?" in parlay(*asked, "--set", "cp_kind=ulysses").err
+    assert "did you mean training.seq_len?" in parlay(*asked, "--set", "seq_len=1").err

@@ -77,6 +77,31 @@ def test_one_sequence_reads_the_chosen_experts_only():
     assert alone == pytest.approx(active, rel=0.02)
 
 
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "jamba-v0.1"])
+def test_copies_that_share_no_experts_do_not_slow_each_other(name):
+    """tp ranks of one copy hold its experts: more such copies serve more, and each token as fast as on one of them."""
+    model = load_model(name)
+    rows = [next(s for s in serve(H100, n, 1024, model=model).splits if (s.tp, s.pp, s.ep) == (4, 1, 4)) for n in (4, 8, 16)]
+    assert [s.copies for s in rows] == [1, 2, 4]
+    assert len({(s.alone_s, s.full_s, s.batch) for s in rows}) == 1
+
+
+def test_a_token_looks_up_its_embedding():
+    """Llama 3.1 8B reads all weights but the token table; Gemma's tied table is read as the head, and looked up where it is a copy."""
+    hbm = H100.device.hbm_bytes_per_s.value
+    for name, pp, tables in (("llama-3.1-8b", 1, 1), ("llama-3.1-8b", 2, 1), ("gemma-3-1b", 1, 0), ("gemma-3-1b", 2, 0)):
+        model = load_model(name)
+        s = split_of(serve(H100, pp, 1, model=model), 1, pp)
+        read = 2 * (parameters(model).total - tables * model.vocab * model.hidden)
+        assert s.alone_s == pytest.approx(read / hbm, rel=1e-3), (name, pp)
+
+
+def test_a_context_beyond_the_models_positions_is_said():
+    model, said = load_model("llama-3.1-8b"), "longer than the 131,072 positions"
+    for context, beyond in ((131_072, False), (1_000_000, True)):
+        assert any(said in line for line in serve(H100, 8, context, model=model).assumptions) == beyond
+
+
 def test_weights_in_fp8_leave_more_room():
     model = load_model("llama-3.1-70b")
     wide, narrow = (split_of(serve(H100, 8, 8192, model=model, weight_dtype=d), 4, 1) for d in ("bf16", "fp8"))
