@@ -20,6 +20,7 @@ def compare(
     global_tokens: flags.GlobalTokens = None,
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
+    lora: flags.Lora = None,
     framework: flags.Framework = None,
     rates: flags.Rates = None,
     sets: flags.Sets = None,
@@ -35,7 +36,7 @@ def compare(
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
-    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, None)
+    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, None, lora)
     layouts: list[str | None] = list(layout or [])
     if other is None and len(layouts) != 2:
         raise UsageError(

@@ -38,6 +38,7 @@ def estimate(
     global_tokens: flags.GlobalTokens = None,
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
+    lora: flags.Lora = None,
     framework: flags.Framework = None,
     tokens: flags.Tokens = None,
     gpu_hour_usd: flags.Price = None,
@@ -64,7 +65,7 @@ def estimate(
     from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
 
-    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
+    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens, lora)
     extra: dict[str, Any] = {"zero": zero, "recompute": recompute}
     q = ask(
         model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,

@@ -26,6 +26,10 @@ GlobalTokens = Annotated[
 ]
 Precision = Annotated[str | None, typer.Option("--precision", help="bf16, fp16, fp32, fp8, fp8-blockwise, mxfp8 or nvfp4.")]
 Optimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw, adamw-8bit, adafactor, muon or sgd.")]
+Lora = Annotated[
+    str | None,
+    typer.Option("--lora", metavar="RANK", help="Train LoRA adapters of this rank; the model itself is frozen."),
+]
 Framework = Annotated[str | None, typer.Option("--framework", help="megatron-core, torchtitan, deepspeed, nanotron or hai-llm.")]
 Tokens = Annotated[
     str | None, typer.Option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: adds days and GPU-hours.")
@@ -96,6 +100,7 @@ def training(
     optimizer: str | None,
     framework: str | None,
     tokens: str | None,
+    lora: str | None = None,
 ) -> dict[str, Any]:
     """Return the workload's fields that were given as flags."""
     note_thousands(seq_len)
@@ -107,6 +112,7 @@ def training(
         "optimizer": optimizer,
         "framework": framework,
         "total_tokens": tokens,
+        "lora_rank": _number(lora),
     }
 
 

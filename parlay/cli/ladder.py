@@ -43,6 +43,7 @@ def ladder(
     ] = None,
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
+    lora: flags.Lora = None,
     framework: flags.Framework = None,
     rates: flags.Rates = None,
     json: flags.Json = False,
@@ -58,7 +59,7 @@ def ladder(
     from parlay.cli.rates import rates_of
     from parlay.search.able import refusals
 
-    workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None))
+    workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None, lora))
     asked = [(c, n) for c in clusters_of(on) for n in counts_of(gpus, "--gpus")]
     for cluster, count in asked:
         check_size(cluster, count)
@@ -69,7 +70,7 @@ def ladder(
             hint="leave one out",
         )
     if serve:
-        _refuse_training(context_of, global_batch, optimizer, framework, rates)
+        _refuse_training(context_of, global_batch, optimizer, framework, rates, lora)
     chosen, context = _model(model), _model(context_of)
     unable = refusals([c for c, _ in asked], workload.precision, "serve" if serve else "train")
     ladders: list[Ladder] = []
@@ -99,11 +100,16 @@ def ladder(
 
 
 def _refuse_training(
-    context_of: str | None, global_batch: str | None, optimizer: str | None, framework: str | None, rates: Path | None
+    context_of: str | None,
+    global_batch: str | None,
+    optimizer: str | None,
+    framework: str | None,
+    rates: Path | None,
+    lora: str | None,
 ) -> None:
     """Raise UsageError where --serve meets an option that only training has."""
     given = {
-        "--context-of": context_of, "--global-batch": global_batch, "--optimizer": optimizer, "--framework": framework, "--rates": rates,
+        "--context-of": context_of, "--global-batch": global_batch, "--optimizer": optimizer, "--framework": framework, "--rates": rates, "--lora": lora,
     }  # fmt: skip
     for name, value in given.items():
         if value is not None:

@@ -25,6 +25,7 @@ def plan(
     global_tokens: flags.GlobalTokens = None,
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
+    lora: flags.Lora = None,
     framework: flags.Framework = None,
     tokens: flags.Tokens = None,
     gpu_hour_usd: flags.Price = None,
@@ -58,7 +59,7 @@ def plan(
     from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
 
-    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens)
+    fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens, lora)
     q = ask(
         model,
         on=on,

@@ -29,6 +29,7 @@ def sweep(
     ] = False,
     precision: flags.Precision = None,
     optimizer: flags.Optimizer = None,
+    lora: flags.Lora = None,
     framework: flags.Framework = None,
     tokens: flags.Tokens = None,
     most: asked.Most = None,
@@ -56,7 +57,7 @@ def sweep(
     from parlay.search.sweep import cases, uneven_batches
     from parlay.search.sweep import sweep as run
 
-    workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens))
+    workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens, lora))
     limits = asked.constraints(most, least, require, headroom, min_micro_batches)
     for text in texts_of(seq_len, "--seq-len"):
         flags.note_thousands(text)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import RECIPES
 from parlay.estimate.operators import routed_rows
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
+from parlay.layouts.adapters import Linear, adapted
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, MoeMlp
 from parlay.rates.interface import Group
@@ -57,7 +58,30 @@ def layer_transfers(p: Pricer, kind: LayerKind, operators: Sequence[Operator]) -
         found += _experts(p, kind.mlp, by_name)
     if isinstance(kind.mixer, GroupedAttention | LatentAttention):
         found += _context(p, kind.mixer, by_name["attention"])
-    return found
+    return found + [_adapter(p, one) for one in adapted(kind, p.model.hidden, p.workload) if one.split]
+
+
+def _adapter(p: Pricer, one: Linear) -> Transfer:
+    """Return the collectives of one adapter, which nothing hides (Megatron-Bridge peft/utils.py, ParallelLinearAdapter).
+
+    Beside a column-parallel layer every rank gathers A's output; its gradient is summed, and without sequence parallelism,
+    which sums it with the layer's own, the input's gradient as well. Beside a row-parallel layer A's output is summed and B's
+    gathered whole.
+    """
+    s, rank = p.shard, float(p.workload.lora_rank or 0)
+    on = s.tp > 1
+    thin = ELEMENT * s.tokens * rank
+    summed = p.rates.collective("all_reduce", thin, s.tp_group)
+    gather, _, reduce = p.across_tensor
+    if one.module in ("qkv", "up"):
+        forward = p.rates.collective("all_gather", thin, s.tp_group).seconds
+        backward = summed.seconds + np.where(s.sp, 0.0, reduce.seconds)
+    else:
+        forward, backward = summed.seconds + gather.seconds, summed.seconds
+    nothing = np.zeros_like(s.tp)
+    modules = frozenset({"mlp", "shared_experts"} if one.module in ("up", "down") else ())
+    there, back = np.where(on, forward, 0.0), np.where(on, backward, 0.0)
+    return Transfer(f"{one.module} adapter", "tp", there, back, nothing, modules, summed.source)
 
 
 def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozenset[str]) -> Transfer:

@@ -276,10 +276,12 @@ def flops_per_token(
     convention: str | FlopsConvention = "megatron",
     vocab: int | None = None,
     mtp: bool = True,
+    adapters: int | None = None,
 ) -> float:
     """Return the FLOPs of one training token, forward and backward, in a convention of CONVENTIONS or of one's own.
 
-    `vocab` replaces the vocabulary (Megatron counts the padded one); `mtp` switches multi-token prediction off.
+    `vocab` replaces the vocabulary (Megatron counts the padded one); `mtp` switches multi-token prediction off. With
+    `adapters` trained weights beside it the model is frozen, and no convention counts recompute.
     Raises UnknownNameError for a name that is not in CONVENTIONS.
     """
     if isinstance(convention, str) and convention not in CONVENTIONS:
@@ -299,6 +301,9 @@ def flops_per_token(
     else:
         weights = sum(names.count(n) * matmul_weights(model, kind) for n, kind in model.kinds.items())
         weights += depth * (3 * model.hidden + 2 * model.hidden * model.hidden)
+    if adapters is not None:
+        frozen = weights + (logits if c.logits else 0)
+        return float(flops_formulas.adapter_training_flops(frozen, adapters, scores))
     again = 1.0 if c.recompute else 0.0
     layers = flops_formulas.recompute_flops(2 * weights + scores, again)
     # Full recompute repeats the layers; the head's forward runs once. llm-foundry's 4/3 holds for the whole.

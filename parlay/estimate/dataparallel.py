@@ -108,15 +108,17 @@ def data_parallel(
 def _moved(settings: Settings, layouts: Layouts, pipes: Pipes, domain: float) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return what one reduction and one gathering of everything move, and among how many ranks, for the largest stage."""
     local, (dense, expert) = pipes.local(pipes.row_of), data_groups(layouts, domain)
-    ranks = {"dense_ranks": dense.size, "expert_ranks": expert.size}
-    parameters = {"dense_bytes": local.dense.max(axis=1), "expert_bytes": local.expert.max(axis=1)}
-    if not parameters["expert_bytes"].any():
-        del ranks["expert_ranks"], parameters["expert_bytes"]
-    gradient = np.where(layouts.zero == 3, settings.reduce_bytes, settings.gradient_bytes)
-    return (
-        {name: gradient * count for name, count in parameters.items()} | ranks,
-        {name: WEIGHT_BYTES * count for name, count in parameters.items()} | ranks,
-    )
+    fully = layouts.zero == 3
+
+    def moved(held: LocalParameters, bytes_each: Array | float) -> dict[str, Array]:
+        of_dense, of_expert = bytes_each * held.dense.max(axis=1), bytes_each * held.expert.max(axis=1)
+        found = {"dense_bytes": of_dense, "dense_ranks": dense.size}
+        return found | ({"expert_bytes": of_expert, "expert_ranks": expert.size} if of_expert.any() else {})
+
+    weights = local if local.adapters is None else LocalParameters(
+        np.where(fully[:, None], local.dense, 0.0) + local.adapters, np.where(fully[:, None], local.expert, 0.0)
+    )  # fmt: skip
+    return moved(local.trained, np.where(fully, settings.reduce_bytes, settings.gradient_bytes)), moved(weights, WEIGHT_BYTES)
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
@@ -191,7 +193,7 @@ def _end_of_step(
     """
     scatter, gather = transfers.reduce, transfers.gather
     bucket = np.maximum(settings.bucket_elements_of(layouts.dp * layouts.cp).astype(np.float64), 1.0)[:, None]
-    buckets = np.maximum(np.ceil((local.dense + local.expert) / bucket), 1.0)
+    buckets = np.maximum(np.ceil(local.trained.total / bucket), 1.0)
     # ZeRO-2 reduces every micro-batch's gradients, since it keeps only its own part of them.
     times = np.where((layouts.zero == 2)[:, None], layouts.micro_batches(workload.global_batch)[:, None], 1.0)
     last = 1.0 / buckets
@@ -218,8 +220,9 @@ def _plain_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
     """Return one reduction of all gradients and one gathering of all weights."""
     dense, expert = data_groups(movers.layouts, movers.domain)
     zero0 = (movers.layouts.zero == 0)[:, None]
-    scatter, gather, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
-    for parameters, group in ((movers.local.expert, expert), (movers.local.dense, dense)):
+    local, source = movers.local.trained, ""
+    scatter, gather = np.zeros_like(local.dense), np.zeros_like(local.dense)
+    for parameters, group in ((local.expert, expert), (local.dense, dense)):
         wide = Group(group.size[:, None], group.local[:, None])
         reduced = rates.collective("reduce_scatter", settings.gradient_bytes * parameters, wide)
         seconds, source = reduced.seconds, reduced.source
@@ -263,9 +266,10 @@ def _zero3(
     hidden = everything - (gathers + reduces)[rows, worst]
     hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
     around_gather, around_reduce = settings.shard_copies
-    held = (movers.local.dense + movers.local.expert)[movers.row_of]
+    held, trained = movers.local.total[movers.row_of], movers.local.trained.total[movers.row_of]
     times = np.where(reshard, 2.0, 1.0)
-    nbytes = shard_copy_bytes(held, gathers=times, around_gather=around_gather, around_reduction=around_reduce)
+    nbytes = shard_copy_bytes(held, gathers=times, around_gather=around_gather, around_reduction=0.0)
+    nbytes = nbytes + shard_copy_bytes(trained, gathers=0.0, around_gather=0.0, around_reduction=around_reduce)
     copied = rates.stream(nbytes, "copy")
     copies = (np.where(nbytes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
     return _Traffic(
@@ -277,13 +281,15 @@ def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
     """Return the scattering of one layer's gradients and the gathering of its weights."""
     groups = data_groups(movers.layouts, movers.domain)[::-1]
     gather, scatter, source = np.zeros_like(movers.local.dense), np.zeros_like(movers.local.dense), ""
-    kinds = zip((movers.local.expert, movers.local.dense), groups, shards_of(movers.layouts)[::-1], strict=True)
-    for parameters, group, shards in kinds:
+    held, trained = movers.local, movers.local.trained
+    whole = held.dense if held.adapters is None else held.dense + held.adapters
+    kinds = zip((held.expert, whole), (trained.expert, trained.dense), groups, shards_of(movers.layouts)[::-1], strict=True)
+    for parameters, learning, group, shards in kinds:
         # HSDP: the innermost ranks share one copy; its gradients are then reduced over the copies.
         size, local = group.size[:, None], group.local[:, None]
         inner = Group(np.minimum(size, shards), np.minimum(local, shards))
-        each = parameters / movers.layers
-        gather = gather + rates.collective("all_gather", WEIGHT_BYTES * each, inner).seconds
+        gather = gather + rates.collective("all_gather", WEIGHT_BYTES * parameters / movers.layers, inner).seconds
+        each = learning / movers.layers
         reduced = rates.collective("reduce_scatter", settings.reduce_bytes * each, inner)
         copies = Group(size / inner.size, np.maximum(local / inner.local, 1.0))
         again = rates.collective("all_reduce", settings.reduce_bytes * each / inner.size, copies).seconds
@@ -294,7 +300,7 @@ def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
 
 def _optimizer(settings: Settings, owned: Owned, rates: Rates) -> Term:
     """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
-    layouts, stages, local = owned.layouts, owned.stages, owned.local
+    layouts, stages, local = owned.layouts, owned.stages, owned.local.trained
     split = (layouts.zero >= 1)[:, None]
     dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
     mine = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.errors import UsageError
+from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import flops_per_token
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory import Memory, memory
@@ -184,7 +185,9 @@ def _estimate(
     worst = int(held.argmax())
     step_s = float(prices.time.step[0])
     per_gpu = workload.global_batch * workload.seq_len / step_s / layout.gpus
-    flops = flops_per_token(model, workload.seq_len, convention=MFU_CONVENTION)
+    adapters = trained_adapters(model, workload)
+    reach = min(workload.document_len or workload.seq_len, workload.seq_len)
+    flops = flops_per_token(model, reach, convention=MFU_CONVENTION, adapters=adapters)
     return Estimate(
         model=model,
         cluster=cluster,

@@ -179,6 +179,7 @@ class Settings:
     assumptions: tuple[str, ...]
     shard_copies: tuple[float, float] = (0.0, 0.0)  # bytes a parameter moves on the device around a gathering, a reduction
     keeps_gathered: bool = False  # a product whose input sequence parallelism gathers keeps it gathered
+    frozen_bytes: float | None = None  # of a weight that is not trained; None: all are
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
@@ -243,7 +244,8 @@ MOMENTS_KEPT: dict[Optimizer, str] = {
 
 def _resolved(workload: Workload, device: Device) -> Settings:
     base, who, choose = DEFAULTS[workload.framework], workload.framework, _Chooser()
-    grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient} ({who}'s default)")
+    fully = f", in {base.sharded_gradient} under ZeRO-3" if base.sharded_gradient != base.gradient else ""
+    grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient}{fully} ({who}'s default)")
     kept = MOMENTS_KEPT.get(workload.optimizer, f"optimizer moments in {base.moment}")
     moment = choose.of(workload.moment_dtype, base.moment, kept)
     master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
@@ -265,6 +267,8 @@ def _resolved(workload: Workload, device: Device) -> Settings:
     fusion, caches = _fusion(workload, base, day)
     if who == "hai-llm":
         choose.said += _published(workload)
+    if workload.lora_rank is not None:
+        choose.said += _adapted(workload)
     return Settings(
         framework=who,
         kernels=kernels,
@@ -294,6 +298,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         assumptions=tuple(choose.said),
         shard_copies=_shard_copies(workload, BYTES[base.reduce]),
         keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
+        frozen_bytes=None if workload.lora_rank is None else 4.0 if fp32 else 2.0,
         grouped_experts=workload.moe_grouped is not False,
     )
 
@@ -308,6 +313,15 @@ def _published(workload: Workload) -> list[str]:
     return said
 
 
+def _adapted(workload: Workload) -> list[str]:
+    """Return what is taken for granted of LoRA."""
+    return [
+        f"LoRA of rank {workload.lora_rank} on {', '.join(workload.lora_modules)}: all other weights are frozen, in"
+        f" {'fp32' if workload.precision == 'fp32' else 'bf16'}, without gradients or optimizer state",
+        "adapters without dropout, in 16-bit products; routed experts, embedding and head have none",
+    ]
+
+
 def capability_of(device: Device) -> float:
     """Return the CUDA compute capability as a number, 0 for devices that have none."""
     try:
@@ -320,7 +334,7 @@ def _fusion(workload: Workload, base: Defaults, day: date) -> tuple[bool, tuple[
     """Return whether weight gradients add into the main gradient, and which layers' stand-in gradients are cached."""
     given = workload.gradient_accumulation_fusion
     fusion = base.gradient_accumulation_fusion if given is None else given
-    cached = fusion and workload.framework == "megatron-core"
+    cached = fusion and workload.framework == "megatron-core" and workload.lora_rank is None
     return fusion, (
         cached and day >= LINEAR_CACHE_SINCE,
         cached and day >= GROUPED_CACHE_SINCE,

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parlay.estimate.adapters import adapter_parameters
 from parlay.estimate.counts import Part, layer_parts, mtp_extra, norm_parameters
 from parlay.estimate.kept import Kept
 from parlay.estimate.stages import Stages
@@ -28,16 +29,32 @@ VOCAB_MULTIPLE = {
 
 @dataclasses.dataclass(frozen=True)
 class LocalParameters:
-    """Parameters on a rank, (layouts, stages): dense ones reduce over cp x dp, expert ones over their own copies."""
+    """Parameters on a rank, (layouts, stages): dense ones reduce over cp x dp, expert ones over their own copies.
+
+    With adapters these alone are trained, and the others are frozen; None: everything is trained.
+    """
 
     dense: Array
     expert: Array
+    adapters: Array | None = None
+
+    @property
+    def trained(self) -> LocalParameters:
+        """Those that have a gradient and optimizer state."""
+        return self if self.adapters is None else LocalParameters(self.adapters, np.zeros_like(self.expert))
+
+    @property
+    def total(self) -> Array:
+        """All of them together."""
+        whole = self.dense + self.expert
+        return whole if self.adapters is None else whole + self.adapters
 
     def take(self, rows: NDArray[np.int64]) -> LocalParameters:
         """Return those of some rows."""
         if takes_all(rows, len(self.dense)):
             return self
-        return LocalParameters(self.dense[rows], self.expert[rows])
+        adapters = None if self.adapters is None else self.adapters[rows]
+        return LocalParameters(self.dense[rows], self.expert[rows], adapters)
 
 
 def padded_vocabulary(vocab: int, tensor_parallel: ArrayLike, workload: Workload) -> Array:
@@ -88,7 +105,16 @@ def local_parameters(model: ModelSpec, workload: Workload, layouts: Layouts, sta
     tied_here = stages.embedding & stages.head if model.tied_embeddings else np.zeros_like(stages.head)
     head = np.where(tied_here, 0.0, table) + (table / model.hidden if model.head_bias else 0.0)
     last = stages.head * (head + (norm_parameters(model, model.hidden) if model.final_norm else 0))
-    return LocalParameters(dense + first + last, expert)
+    return LocalParameters(dense + first + last, expert, _adapters(model, workload, layouts, stages))
+
+
+def _adapters(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages) -> Array | None:
+    """Return the parameters of LoRA's adapters on one rank of every stage; modules that predict further tokens have none."""
+    if workload.lora_rank is None:
+        return None
+    tp = layouts.tp.astype(np.float64)
+    each = {name: adapter_parameters(kind, model.hidden, workload, tp)[:, None] for name, kind in model.kinds.items()}
+    return np.asarray(sum((stages.layers[name] * one for name, one in each.items()), start=np.zeros_like(stages.share)))
 
 
 def table_on_rank(model: ModelSpec, workload: Workload, layouts: Layouts) -> Array:

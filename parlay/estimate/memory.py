@@ -137,7 +137,7 @@ def memory(
     tables, local = tables.take(at), pipes.local(at)
     share = checkpointed_share(few, here)
     kept, by_kind = kept_by_stage(model, here, tables, share)
-    always, ahead, behind = gathered(settings, few, here, tables, local.dense + local.expert)
+    always, ahead, behind = gathered(settings, few, here, tables, local)
     cached = caches(model, workload, settings, few, here, tables)
     unsharded = Term(
         "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.frameworks import Settings, capability_of
+from parlay.estimate.frameworks import GRADIENT_BYTES, Settings, capability_of
+from parlay.estimate.local import LocalParameters
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
@@ -104,17 +105,19 @@ def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Ta
 
 
 def gathered(
-    settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, parameters: Array
+    settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, local: LocalParameters
 ) -> tuple[Array, Array, Array]:
     """Return what ZeRO holds unsharded: always (by layout and stage), and on top in a forward and in a backward pass."""
-    always, forward, backward = (np.zeros(parameters.shape) for _ in range(3))
+    always, forward, backward = (np.zeros(local.dense.shape) for _ in range(3))
     if settings.framework == "deepspeed":
-        bucket = buffers.bucket_bytes(parameters, bucket_elements=DEEPSPEED_BUCKET, element_bytes=settings.gradient_bytes)
+        bucket = buffers.bucket_bytes(
+            local.trained.total, bucket_elements=DEEPSPEED_BUCKET, element_bytes=settings.gradient_bytes
+        )
         always = np.where((layouts.zero >= 2)[:, None], bucket, 0.0)
     rows = np.flatnonzero(layouts.zero >= 3)
     if len(rows):
         shards, _ = shards_of(layouts)
-        unit, piped, mine = tables.look(tables.unit_elements)[rows], (layouts.pp > 1)[rows, None], parameters[rows]
+        unit, piped, mine = tables.look(tables.unit_elements)[rows], (layouts.pp > 1)[rows, None], local.take(rows)
         root = tables.row(tables.bytes.table_gradient)[rows] * stages.head[rows]
         stay, ahead, behind = _sharded(settings, unit, piped, mine, shards[rows], root)
         always[rows] += stay
@@ -123,28 +126,34 @@ def gathered(
 
 
 def _sharded(
-    settings: Settings, unit: Array, piped: NDArray[np.bool_], mine: Array, shards: Array, root: Array
+    settings: Settings, unit: Array, piped: NDArray[np.bool_], local: LocalParameters, shards: Array, root: Array
 ) -> tuple[Array, Array, Array]:
-    """Return `gathered` for layouts at ZeRO stage 3: `unit` the largest block, `mine` the stage's parameters."""
+    """Return `gathered` for layouts at ZeRO stage 3: `unit` the largest block, `local` the stage's parameters."""
+    mine, trained = local.total, local.trained.total
+    # Frozen blocks have no gradients, and those of adapters are small beside the weights they stand at.
+    grad = 0.0 if local.adapters is not None else GRADIENT_BYTES
+    reduce = 0.0 if local.adapters is not None else settings.reduce_bytes
     if settings.framework == "deepspeed":
         live = np.minimum(buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit, 2.0 * mine)
         return np.zeros(mine.shape), np.asarray(live), np.asarray(live)
     ahead = np.asarray(buffers.unsharded_forward(unit, shards=shards))
-    behind = np.asarray(buffers.unsharded_backward(unit, reduce_bytes=settings.reduce_bytes))
+    behind = np.asarray(buffers.unsharded_backward(unit, gradient_bytes=grad, reduce_bytes=reduce))
     if settings.framework == "megatron-core":
         prefetch = buffers.bucket_bytes(mine, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
-        queue = buffers.bucket_bytes(mine, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes)
+        queue = buffers.bucket_bytes(
+            trained, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes
+        )
         ahead = np.minimum(2.0 * unit + prefetch + root, 2.0 * mine)  # never more than there are
         behind, root = ahead + queue, 0.0 * root  # and none between two steps
     reshard = settings.reshard_after_forward
     # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
     # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).
     stays = piped if reshard is None else np.full(piped.shape, not reshard)
-    whole = 2.0 * mine + np.where(piped, settings.reduce_bytes * mine, 0.0)
+    whole = 2.0 * mine + np.where(piped, settings.reduce_bytes * trained, 0.0)
     return (
         np.where(stays, whole, root),
         np.where(stays, 0.0, ahead),
-        np.where(stays, settings.reduce_bytes * unit, behind),
+        np.where(stays, reduce * unit, behind),
     )
 
 

@@ -8,14 +8,15 @@ distributed/activation_checkpoint.py:30-92, 179-262). Read from source; only who
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from parlay.estimate.frameworks import Settings
-from parlay.estimate.memory_layers import INPUT, Half, Kept, Recorder, routed_rows
+from parlay.estimate.memory_layers import INPUT, Half, Kept, Recorder, adapter_tensors, routed_rows
 from parlay.estimate.shard import Shard
 from parlay.formulas import activations as act
 from parlay.formulas import activations_moe as moe
 from parlay.formulas import activations_recurrent as recurrent
+from parlay.layouts.vocabulary import LoraModule
 from parlay.layouts.workload import Workload
 from parlay.models.spec import (
     DenseMlp,
@@ -38,22 +39,24 @@ def kept_tensors_eager(kind: LayerKind, model: ModelSpec, workload: Workload, se
     eager = settings.kernels == "eager"
     r.add(INPUT, "mixer", act.token_tensors, width=model.hidden, element_bytes=r.wide, **r.rows)
     if kind.mixer.kind != "none":
-        _norm(r, "mixer", "mixer norm", eager)
+        _norm(r, "mixer", "mixer norm", eager, "qkv")
         _mixer(kind, r, eager)
     if kind.mlp.kind != "none":
         if kind.mixer.kind != "none":
             r.add("mlp norm input", "mlp", act.token_tensors, OPS, width=model.hidden, element_bytes=r.wide, **r.rows)
-        _norm(r, "mlp", "mlp norm", eager)
+        routed = isinstance(kind.mlp, MoeMlp) and not kind.mlp.shared_width
+        _norm(r, "mlp", "mlp norm", eager, "frozen" if routed else "up")
         _feed_forward(kind, r, eager)
+    adapter_tensors(kind, r)
     return r.found
 
 
-def _norm(r: Recorder, half: Half, label: str, eager: bool) -> None:
+def _norm(r: Recorder, half: Half, label: str, eager: bool, feeds: LoraModule | Literal["frozen"]) -> None:
     """A norm of plain operations keeps its fp32 input and its normalised value (6 bytes an element) beside its output."""
     if not eager:
         return
     r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=6.0, **r.rows)
-    r.add(f"{label} output", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=r.wide, **r.rows)
+    r.add(f"{label} output", half, act.token_tensors, OPS, feeds=feeds, width=r.model.hidden, element_bytes=r.wide, **r.rows)
 
 
 def _mixer(kind: LayerKind, r: Recorder, eager: bool) -> None:
@@ -99,6 +102,7 @@ def _attention(r: Recorder, heads: int, v_dim: int, eager: bool) -> None:
             "mixer",
             act.attention_output,
             OPS,
+            feeds="out",
             heads=heads,
             v_dim=v_dim,
             element_bytes=r.wide,
@@ -139,7 +143,7 @@ def _feed_forward(kind: LayerKind, r: Recorder, eager: bool) -> None:
                 OPS,
                 "mlp",
                 width=m.width,
-                branches=products[0],
+                branches=products[0] - (0.0 if r.learns("down") else 1.0),  # their product is the last matrix's input alone
                 element_bytes=r.wide,
                 **r.heads,
             )
@@ -148,7 +152,8 @@ def _feed_forward(kind: LayerKind, r: Recorder, eager: bool) -> None:
         branches = 2.0 if m.gated else 1.0
         each: dict[str, Any] = {"tokens": rows, "tensor": r.shard.etp, "element_bytes": r.wide}
         r.add("router", "mlp", moe.router_kept, tokens=r.shard.local_tokens, experts=m.experts)
-        r.add("dispatched and returned rows", "mlp", moe.expert_input, "moe", rows=2 * rows, width=wide, element_bytes=r.wide)
+        read = 2.0 if r.learns("frozen") else 1.0  # the weight gradients read what was dispatched, the router's what came back
+        r.add("dispatched and returned rows", "mlp", moe.expert_input, "moe", rows=read * rows, width=wide, element_bytes=r.wide)
         r.add("expert products", "mlp", act.feed_forward, "moe", width=m.width, branches=branches, **each)
         r.add("expert output", "mlp", act.feed_forward, "moe", width=wide, branches=1, tokens=rows, element_bytes=r.wide)
         if eager:
@@ -156,5 +161,5 @@ def _feed_forward(kind: LayerKind, r: Recorder, eager: bool) -> None:
         if m.shared_width:
             r.add("shared products", "mlp", act.feed_forward, "moe", OPS, "shared_experts", width=m.shared_width,
                   branches=branches, element_bytes=r.wide, **r.heads)  # fmt: skip
-            r.add("shared activation", "mlp", act.feed_forward, "moe", OPS, "shared_experts", width=m.shared_width, branches=1,
+            r.add("shared activation", "mlp", act.feed_forward, "moe", OPS, "shared_experts", feeds="down", width=m.shared_width, branches=1,
                   element_bytes=r.wide, **r.heads)  # fmt: skip

@@ -76,17 +76,18 @@ def peak(
     kept = kept - on_host(kept, per_micro_batch, layouts, stages)
     table_gradient = tables.row(tables.bytes.table_gradient)
     linear_cached, _, head_cached = settings.caches
-    transient = 0.0 if linear_cached else 2.0 * tables.look(tables.largest_matrix)
+    frozen = settings.frozen_bytes is not None
+    transient = 0.0 if linear_cached or frozen else 2.0 * tables.look(tables.largest_matrix)
     # In a pipeline the gradient that came in last is still named while the next forward pass runs (schedules.py:2436).
     forward = tables.look(tables.forward_extra) + np.where(piped, stream, 0.0) + forward_gathered
     backward = tables.look(tables.backward_extra) + transient + backward_gathered
     loss_forward, loss, rest = _output_layer(settings, layouts, stages, tables)
-    rest = rest + (0.0 if head_cached else table_gradient)
+    rest = rest + (0.0 if head_cached or frozen else table_gradient)
     early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
     rest = rest + _deferred(model, workload, layouts, tables)
     output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
-    embedding = np.where(stages.embedding, table_gradient + stream + backward_gathered - per_micro_batch, -kept)
+    embedding = np.where(stages.embedding & (not frozen), table_gradient + stream + backward_gathered - per_micro_batch, -kept)
     event, largest = _largest((forward, backward, output, step - kept, embedding))
 
     def explain() -> tuple[Array, Term]:
@@ -135,7 +136,7 @@ def _deferred(model: ModelSpec, workload: Workload, layouts: Layouts, tables: Ta
     """Return what head weight gradients that wait hold: each micro-batch's bf16 logit gradient and its input
     (Megatron-LM tensor_parallel/layers.py, grad_output_buffer and embedding_activation_buffer)."""
     limit = workload.deferred_head_gradients
-    if limit is None:
+    if limit is None or workload.lora_rank is not None:
         return 0.0
     s, rounds = tables.shard, layouts.micro_batches(workload.global_batch)[:, None]
     waiting = np.where((layouts.pp > 1)[:, None], np.minimum(rounds, limit or rounds), 0.0)

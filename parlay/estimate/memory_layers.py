@@ -19,6 +19,8 @@ from parlay.estimate.shard import Shard
 from parlay.formulas import activations as act
 from parlay.formulas import activations_moe as moe
 from parlay.formulas import activations_recurrent as recurrent
+from parlay.layouts.adapters import adapted
+from parlay.layouts.vocabulary import LoraModule
 from parlay.layouts.workload import Workload
 from parlay.models.spec import (
     DenseMlp,
@@ -61,11 +63,20 @@ class Recorder:
     shard: Shard
     found: list[Kept] = dataclasses.field(default_factory=list)
 
-    def add(self, label: str, half: Half, formula: Any, *dropped_by: str, only_with: str | None = None, **inputs: Any) -> None:
-        """Record the tensor that `formula` prices with `inputs`."""
+    def add(
+        self, label: str, half: Half, formula: Any, *dropped_by: str, only_with: str | None = None,
+        feeds: LoraModule | Literal["frozen"] | None = None, **inputs: Any,
+    ) -> None:  # fmt: skip
+        """Record the tensor that `formula` prices with `inputs`; one that only `feeds` weight gradients goes with them."""
+        if feeds is not None and not self.learns(feeds):
+            return
         room = formula.__module__.rsplit(".", 1)[1]
         value = formula(**inputs) + np.zeros_like(self.shard.tp)
         self.found.append(Kept(label, value, half, f"{room}.{formula.__name__}", inputs, frozenset(dropped_by), only_with))
+
+    def learns(self, module: str) -> bool:
+        """Whether a linear layer of a module, or its adapter, has a weight gradient, which reads the layer's input."""
+        return self.workload.lora_rank is None or module in self.workload.lora_modules
 
     @cached_property
     def rows(self) -> dict[str, Any]:
@@ -85,7 +96,8 @@ class Recorder:
     @property
     def matmul(self) -> float:
         """Bytes of an element kept only as input of a linear layer (layernorm_linear.py:475-492, linear.py:593-617)."""
-        return self.settings.recipe.activation_bytes if self.settings.recipe else self.wide
+        quantised = self.settings.recipe is not None and self.workload.lora_rank is None  # an adapter reads it as it comes
+        return self.settings.recipe.activation_bytes if self.settings.recipe and quantised else self.wide
 
     @property
     def activated(self) -> float:
@@ -113,7 +125,26 @@ def kept_tensors(kind: LayerKind, model: ModelSpec, workload: Workload, settings
     extra = kind.norms - (kind.mixer.kind != "none") - (kind.mlp.kind != "none")
     if extra > 0:  # norms behind a block (Gemma): each keeps its input, which nothing else holds
         r.add("post-norm inputs", "mlp", act.token_tensors, width=model.hidden, tensors=extra, element_bytes=r.wide, **r.rows)
+    adapter_tensors(kind, r)
     return r.found
+
+
+DROPPED_BY: dict[LoraModule, tuple[str, ...]] = {
+    "qkv": (),
+    "out": (),
+    "up": ("mlp", "shared_experts"),
+    "down": ("mlp", "shared_experts"),
+}
+
+
+def adapter_tensors(kind: LayerKind, r: Recorder) -> None:
+    """Record what lies between the two products of each of a layer's adapters, r numbers a token, which every rank gathers."""
+    for module in r.workload.lora_modules:
+        count = sum(one.parts for one in adapted(kind, r.model.hidden, r.workload) if one.module == module)
+        if count:
+            half: Half = "mixer" if module in ("qkv", "out") else "mlp"
+            r.add(f"{module} adapter", half, act.token_tensors, *DROPPED_BY[module], tokens=r.shard.tokens,
+                  width=r.workload.lora_rank, tensors=count, element_bytes=r.wide)  # fmt: skip
 
 
 def _norm_statistics(model: ModelSpec) -> float:
@@ -121,7 +152,9 @@ def _norm_statistics(model: ModelSpec) -> float:
     return 2.0 if model.norm.startswith("layernorm") or model.norm == "nonparametric" else 1.0
 
 
-def _norm(r: Recorder, half: Half, label: str, *, separate: bool, dropped_by: tuple[str, ...] = ()) -> None:
+def _norm(
+    r: Recorder, half: Half, label: str, *, separate: bool, feeds: LoraModule | Literal["frozen"], dropped_by: tuple[str, ...] = ()
+) -> None:  # fmt: skip
     """Record the residual stream that enters a norm, and the norm's output. A norm fused into the linear layer behind it
     cannot be recomputed on its own (transformer_layer.py:475-536); `separate` says it is a module of its own."""
     h = r.model.hidden
@@ -129,7 +162,7 @@ def _norm(r: Recorder, half: Half, label: str, *, separate: bool, dropped_by: tu
     entry = INPUT if not r.found else f"{label} input"
     r.add(entry, half, act.token_tensors, width=h, element_bytes=r.wide, **r.rows)
     bytes_each = r.wide if separate and label == "mlp norm" else r.matmul  # router and experts share the bf16 output
-    r.add(f"{label} output", half, act.token_tensors, *modules, width=h, element_bytes=bytes_each, **r.rows)
+    r.add(f"{label} output", half, act.token_tensors, *modules, feeds=feeds, width=h, element_bytes=bytes_each, **r.rows)
     statistics = _norm_statistics(r.model)
     r.add(f"{label} statistics", half, act.token_tensors, *dropped_by, width=1, tensors=statistics, element_bytes=4.0, **r.rows)
 
@@ -137,10 +170,10 @@ def _norm(r: Recorder, half: Half, label: str, *, separate: bool, dropped_by: tu
 def _mixer(kind: LayerKind, r: Recorder) -> None:
     x = kind.mixer
     if isinstance(x, LatentAttention):
-        _norm(r, "mixer", "mixer norm", separate=True)
+        _norm(r, "mixer", "mixer norm", separate=True, feeds="qkv")
         _latent(x, r)
     else:
-        _norm(r, "mixer", "mixer norm", separate=False)
+        _norm(r, "mixer", "mixer norm", separate=False, feeds="qkv")
     if isinstance(x, GroupedAttention):
         _grouped(x, r)
     elif isinstance(x, Mamba2):
@@ -188,7 +221,16 @@ def _latent(x: LatentAttention, r: Recorder) -> None:
     """Multi-head latent attention: multi_latent_attention.py:638-972; mla_up keeps the latents and the rotary key."""
     latents = (x.q_rank or 0) + x.kv_rank
     r.add("latents and rotary key", "mixer", act.token_tensors, width=latents + x.rope_dim, element_bytes=r.wide, **r.rows)
-    r.add("latents after their norm", "mixer", act.token_tensors, "mla_up", width=latents, element_bytes=r.matmul, **r.rows)
+    r.add(
+        "latents after their norm",
+        "mixer",
+        act.token_tensors,
+        "mla_up",
+        feeds="qkv",
+        width=latents,
+        element_bytes=r.matmul,
+        **r.rows,
+    )
     r.add("queries, keys, values", "mixer", act.queries_keys_values, "mla_up", heads=x.heads, kv_heads=x.heads,
           qk_dim=x.nope_dim + x.rope_dim, v_dim=x.v_dim, ulysses=1, element_bytes=r.wide, **r.heads)  # fmt: skip
     _scores(r, x.heads, x.v_dim)
@@ -212,14 +254,14 @@ def _feed_forward(kind: LayerKind, r: Recorder) -> None:
     parallel = kind.norms == 1 and kind.mixer.kind != "none"  # one norm feeds both halves
     if isinstance(m, MoeMlp):
         if not parallel:
-            _norm(r, "mlp", "mlp norm", separate=True)
+            _norm(r, "mlp", "mlp norm", separate=True, feeds="up" if m.shared_width else "frozen")
         _experts(m, r)
     elif isinstance(m, DenseMlp):
         if not parallel:
             h = r.model.hidden
             r.add("mlp norm input" if r.found else INPUT, "mlp", act.token_tensors, width=h, element_bytes=r.wide, **r.rows)
             norm = ("mlp", "norm") if r.all_of_a_kind else ("mlp",)
-            r.add("mlp norm output", "mlp", act.token_tensors, *norm, width=h, element_bytes=r.matmul, **r.rows)
+            r.add("mlp norm output", "mlp", act.token_tensors, *norm, feeds="up", width=h, element_bytes=r.matmul, **r.rows)
             statistics = _norm_statistics(r.model)
             r.add("mlp norm statistics", "mlp", act.token_tensors, width=1, tensors=statistics, element_bytes=4.0, **r.rows)
         branches = 2.0 if m.gated else 1.0
@@ -234,8 +276,8 @@ def _feed_forward(kind: LayerKind, r: Recorder) -> None:
             **r.heads,
         )
         activation = ("mlp", "mlp_activation") if r.all_of_a_kind else ("mlp",)
-        r.add("mlp activation output", "mlp", act.feed_forward, *activation, width=m.width, branches=1, element_bytes=r.matmul,
-              **r.heads)  # fmt: skip
+        r.add("mlp activation output", "mlp", act.feed_forward, *activation, feeds="down", width=m.width, branches=1,
+              element_bytes=r.matmul, **r.heads)  # fmt: skip
     if r.workload.dropout:
         r.add("dropout mask", "mlp", act.token_tensors, width=r.model.hidden, element_bytes=1.0, **r.rows)
 
@@ -257,16 +299,25 @@ def _experts(m: MoeMlp, r: Recorder) -> None:
     wide = float(m.latent_width or r.model.hidden)
     r.add("router", "mlp", moe.router_kept, "moe", tokens=s.local_tokens, experts=m.experts)
     r.add("row map", "mlp", moe.row_map_kept, "moe", tokens=s.local_tokens, experts=m.experts)
-    r.add("expert input", "mlp", moe.expert_input, "moe", rows=rows, width=wide, element_bytes=r.matmul)
+    r.add("expert input", "mlp", moe.expert_input, "moe", feeds="frozen", rows=rows, width=wide, element_bytes=r.matmul)
     r.add("expert activation input", "mlp", act.feed_forward, "moe", tokens=rows, width=m.width, branches=branches, tensor=s.etp,
           element_bytes=r.activated)  # fmt: skip
-    r.add("expert activation output", "mlp", act.feed_forward, "moe", "mlp_activation", tokens=rows, width=m.width, branches=1,
-          tensor=s.etp, element_bytes=r.matmul)  # fmt: skip
+    r.add("expert activation output", "mlp", act.feed_forward, "moe", "mlp_activation", feeds="frozen", tokens=rows, width=m.width,
+          branches=1, tensor=s.etp, element_bytes=r.matmul)  # fmt: skip
     if m.latent_width:
-        r.add("latent output", "mlp", act.token_tensors, "moe", width=m.latent_width, element_bytes=r.matmul, **r.rows)
+        r.add(
+            "latent output",
+            "mlp",
+            act.token_tensors,
+            "moe",
+            feeds="frozen",
+            width=m.latent_width,
+            element_bytes=r.matmul,
+            **r.rows,
+        )
     if m.shared_width:
         r.add("shared activation input", "mlp", act.feed_forward, "moe", "shared_experts", width=m.shared_width,
               branches=branches, element_bytes=r.activated, **r.heads)  # fmt: skip
         shared = ("moe", "shared_experts", "mlp_activation") if r.all_of_a_kind else ("moe", "shared_experts")
-        r.add("shared activation output", "mlp", act.feed_forward, *shared, width=m.shared_width, branches=1,
+        r.add("shared activation output", "mlp", act.feed_forward, *shared, feeds="down", width=m.shared_width, branches=1,
               element_bytes=r.matmul, **r.heads)  # fmt: skip

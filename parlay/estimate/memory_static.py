@@ -43,25 +43,31 @@ def static_state(
     parts: dict[str, list[Term]] = {"weights": [], "gradients": [], "optimizer": []}
     step: Array = np.zeros(stages.index.shape)
     left: Array = np.zeros(stages.index.shape)
-    for which, parameters, shards in zip(("dense", "expert"), (local.dense, local.expert), shards_of(layouts), strict=True):
+    of_dense, of_expert = shards_of(layouts)
+    groups = [("dense", local.dense, of_dense), ("expert", local.expert, of_expert)]
+    if local.adapters is not None:
+        groups.append(("adapter", local.adapters, of_dense))
+    for which, parameters, shards in groups:
         if not parameters.any():
             continue
+        frozen = settings.frozen_bytes is not None and which != "adapter"
+        weight = settings.frozen_bytes if settings.frozen_bytes is not None and frozen else settings.weight_bytes
         owners = shards * copies_of_a_stage(layouts)[:, None]
         stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, owners, 1.0)}
-        mine = linear[which]
-        for name, bytes_each, count, over in (
-            ("weights", settings.weight_bytes, parameters - mine if settings.quantised_only else parameters, stored[3]),
-            ("gradients", gradient, parameters, stored[2]),
-        ):
-            parts[name].append(_bytes(f"memory.{name}.{which}", f"{which} {name}", count, bytes_each, over))
-        if settings.recipe and settings.weight_copies:
+        mine = linear.get(which, np.zeros((1, 1)))
+        count = parameters - mine if settings.quantised_only else parameters
+        parts["weights"].append(_bytes(f"memory.weights.{which}", f"{which} weights", count, weight, stored[3]))
+        if settings.recipe and settings.weight_copies and mine.any():
             parts["weights"].append(_copies(settings, which, mine, stored[3]))
+        if frozen:
+            continue
+        parts["gradients"].append(_bytes(f"memory.gradients.{which}", f"{which} gradients", parameters, gradient, stored[2]))
         parts["optimizer"] += _optimizer(model, settings, which, parameters, mine, stored[1], on_device, stages, tables)
         step = step + settings.step_bytes * parameters / stored[1]
         left = left + settings.left_bytes * parameters / stored[1]
     labels = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
-    groups = tuple(total(f"memory.{k}", labels[k], tuple(v)) for k, v in parts.items())
-    return Static(total("memory.static", "weights, gradients, optimizer", groups), step * on_device, left * on_device)
+    terms = tuple(total(f"memory.{k}", labels[k], tuple(v)) for k, v in parts.items())
+    return Static(total("memory.static", "weights, gradients, optimizer", terms), step * on_device, left * on_device)
 
 
 def _bytes(key: str, label: str, parameters: Array, bytes_each: float | Array, shards: Array) -> Term:

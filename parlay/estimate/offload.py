@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate import memory_tables
+from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import parameters
 from parlay.estimate.frameworks import resolve
 from parlay.estimate.memory_events import checkpointed_share, in_flight_of, kept_by_stage, on_host
@@ -105,7 +106,9 @@ def host_bytes(
     copies = np.where(layouts.zero >= 1, layouts.dp * layouts.cp // layouts.shard, layouts.dp * layouts.cp)
     gpus = int(cluster.gpus_per_node.value)
     nodes = -(-layouts.gpus // gpus)
-    each = parameters(model).total * (settings.master_bytes + settings.moments_bytes)
+    adapters = trained_adapters(model, workload)
+    trained = parameters(model).total if adapters is None else adapters
+    each = trained * (settings.master_bytes + settings.moments_bytes)
     needed = each * copies * layouts.offload_optimizer / nodes
     if activations.any():
         few = layouts.take(activations)

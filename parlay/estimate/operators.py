@@ -6,9 +6,12 @@ Symbols: n tokens of the micro-batch on the rank · h hidden · a, k query and K
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.estimate.adapters import linear
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import (
@@ -96,6 +99,8 @@ def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window:
     # A tile of queries reads the window of its first and of its last one: whole tiles are computed, masked or not.
     wide = window if window is None or chunked else window + ATTENTION_TILE
     share = attention_share(wide, s.seq_len, w.causal, chunked=chunked)
+    if w.document_len is not None:
+        share = min(share, attention_share(w.document_len + ATTENTION_TILE, s.seq_len, w.causal, chunked=True))
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
     gathered = s.cp_kind == CP_KINDS.index("allgather")
     queries = np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring)
@@ -168,7 +173,7 @@ def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
     q_width = heads * d * (2 if a.output_gate else 1)
     found = [
         *p.casts("qkv input", s.local_tokens * h, gradient=n * (q_width + 2 * kv * d)),
-        p.gemm("qkv projection", "attention projections", n, q_width + 2 * kv * d, h),
+        *linear(p, "qkv projection", "attention projections", n, q_width + 2 * kv * d, h, at="qkv", parts=3.0),
     ]
     if a.qk_norm != "none":
         found.append(p.stream("q/k norm", 2 * ELEMENT * n * (heads + kv) * d, "norm"))
@@ -176,7 +181,7 @@ def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
         found.append(p.stream("rotary", p.traits.rope * 2 * ELEMENT * n * (heads + kv) * d, "rope", backward=1.0))
     found += _core(p, heads, kv, d, d, a.window, a.chunked)
     found += p.casts("attention output", n * heads * d, gradient=s.local_tokens * h)
-    found.append(p.gemm("output projection", "attention projections", n, h, heads * d))
+    found += linear(p, "output projection", "attention projections", n, h, heads * d, at="out")
     return found
 
 
@@ -190,16 +195,16 @@ def _latent_attention(p: Pricer, a: LatentAttention) -> list[Operator]:
     found = p.casts("attention input", local * h, gradient=local * (q_rank + a.kv_rank + a.rope_dim))
     # Down-projections are replicated over tp and run on the tokens that sequence parallelism leaves on the rank.
     if a.q_rank:
-        found.append(p.gemm("q down-projection", group, local, q_rank, h))
-    found.append(p.gemm("kv down-projection", group, local, float(a.kv_rank + a.rope_dim), h))
+        found += linear(p, "q down-projection", group, local, q_rank, h, at="qkv", split=False)
+    found += linear(p, "kv down-projection", group, local, float(a.kv_rank + a.rope_dim), h, at="qkv", split=False)
     found.append(p.stream("latent norms", 2 * ELEMENT * local * (q_rank + a.kv_rank), "norm", ("norm", "mla_up"), launches=2.0))
     found += p.casts("latent", n * (q_rank + a.kv_rank), up, gradient=n * heads * (qk + a.nope_dim + a.v_dim))
-    found.append(p.gemm("q up-projection", group, n, heads * qk, q_rank or h, up if a.q_rank else ()))
-    found.append(p.gemm("kv up-projection", group, n, heads * (a.nope_dim + a.v_dim), float(a.kv_rank), up))
+    found += linear(p, "q up-projection", group, n, heads * qk, q_rank or h, up if a.q_rank else (), at="qkv")
+    found += linear(p, "kv up-projection", group, n, heads * (a.nope_dim + a.v_dim), float(a.kv_rank), up, at="qkv")
     found.append(p.stream("rotary", 3 * ELEMENT * n * heads * qk, "rope", up, backward=1.0))
     found += _core(p, heads, heads, qk, float(a.v_dim), a.window, False)
     found += p.casts("attention output", n * heads * a.v_dim, gradient=local * h)
-    found.append(p.gemm("output projection", group, n, h, heads * a.v_dim))
+    found += linear(p, "output projection", group, n, h, heads * a.v_dim, at="out")
     return found
 
 
@@ -223,7 +228,7 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
     scan = Priced(plain.seconds / SCAN_SHARE, "default")
     return [
         *p.casts("mixer input", n * h, gradient=n * wide / s.tp),
-        p.gemm("mixer input projection", group, n, wide / s.tp, h),
+        *linear(p, "mixer input projection", group, n, wide / s.tp, h, at="qkv"),
         p.stream("convolution", 2 * ELEMENT * n * conv / s.tp, "activation"),
         Operator(
             "scan",
@@ -236,7 +241,7 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
             scan.source,
         ),
         p.stream("gated norm", 3 * ELEMENT * n * inner / s.tp, "norm"),
-        p.gemm("mixer output projection", group, n, h, inner / s.tp),
+        *linear(p, "mixer output projection", group, n, h, inner / s.tp, at="out"),
     ]
 
 
@@ -246,7 +251,7 @@ def _dense(p: Pricer, m: DenseMlp, tokens: Array, *, modules: tuple[str, ...] = 
     branches = 2.0 if m.gated else 1.0
     return [
         *p.casts(f"{prefix} input", s.local_tokens * h, modules, gradient=tokens * branches * width),
-        p.gemm(f"{prefix} up-projection", "mlp", tokens, branches * width, h, modules),
+        *linear(p, f"{prefix} up-projection", "mlp", tokens, branches * width, h, modules, at="up", parts=branches),
         p.stream(
             f"{prefix} activation",
             p.traits.activation * ELEMENT * tokens * width * (branches + 1),
@@ -254,7 +259,7 @@ def _dense(p: Pricer, m: DenseMlp, tokens: Array, *, modules: tuple[str, ...] = 
             (*modules, "mlp_activation"),
         ),
         *p.casts(f"{prefix} hidden", tokens * width, modules, gradient=s.local_tokens * h),
-        p.gemm(f"{prefix} down-projection", "mlp", tokens, h, width, modules),
+        *linear(p, f"{prefix} down-projection", "mlp", tokens, h, width, modules, at="down"),
     ]
 
 
@@ -346,9 +351,10 @@ def _expert_biases(p: Pricer, rows: Array, held: Array, out: float, hidden: Arra
 
 
 def embedding_operators(p: Pricer) -> list[Operator]:
-    """Return the token table's look-up; its backward adds into the table's gradient."""
+    """Return the token table's look-up; its backward adds into the table's gradient, where the table is trained."""
     n, h = p.shard.tokens, float(p.model.hidden)
-    return [p.stream("embedding", 2 * ELEMENT * n * h, "embedding", backward=2.0, group="embedding and head")]
+    found = p.stream("embedding", 2 * ELEMENT * n * h, "embedding", backward=2.0, group="embedding and head")
+    return [found if p.trains else dataclasses.replace(found, dgrad=np.zeros_like(found.dgrad))]
 
 
 def head_operators(p: Pricer, vocab: Array) -> list[Operator]:

@@ -45,6 +45,10 @@ class Operator:
         seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
         return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights)
 
+    def frozen(self) -> Operator:
+        """Return the operator without its weight gradient."""
+        return dataclasses.replace(self, wgrad=np.zeros_like(self.wgrad), weights=0.0)
+
 
 _PRODUCTS: Kept[tuple[Priced, Priced, Priced]] = Kept()  # of few rows: forward, input gradient, weight gradient
 
@@ -59,6 +63,11 @@ class Pricer:
     model: ModelSpec
     traits: Traits = dataclasses.field(default_factory=Traits)
     products: Kept[tuple[Priced, Priced, Priced]] = dataclasses.field(default_factory=Kept)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the model's own weights are trained; LoRA freezes them."""
+        return self.workload.lora_rank is None
 
     @property
     def accumulates(self) -> bool:
@@ -97,8 +106,15 @@ class Pricer:
         *,
         dtype: str | None = None,
     ) -> Operator:
-        """Return a linear layer rows x inner -> rows x out with both of its gradients."""
-        kind, adds = dtype or self.dtype, self.accumulates
+        """Return a linear layer rows x inner -> rows x out with both of its gradients, or the input's alone where it is frozen."""
+        found = self.product(name, group, rows, out, inner, dtype or self.dtype, modules)
+        return found if self.trains else found.frozen()
+
+    def product(
+        self, name: str, group: str, rows: ArrayLike, out: ArrayLike, inner: ArrayLike, kind: str, modules: tuple[str, ...] = ()
+    ) -> Operator:
+        """Return a product with a trained weight in number format `kind`."""
+        adds = self.accumulates
 
         def priced() -> tuple[Priced, Priced, Priced]:
             fwd, dgrad = self.rates.gemm(rows, out, inner, kind), self.rates.gemm(rows, inner, out, kind)
@@ -122,7 +138,9 @@ class Pricer:
         wgrad = self.rates.grouped_gemm(rows, groups, out, inner, self.dtype, fused=fused, weight_gradient=True)
         source = weakest([fwd.source, dgrad.source, wgrad.source])
         held = np.asarray(groups, dtype=np.float64)
-        return Operator(name, "experts", fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source, weights=held)
+        seconds = (fwd.seconds, dgrad.seconds, wgrad.seconds)
+        found = Operator(name, "experts", *seconds, frozenset(modules), 1.0, source, weights=held)
+        return found if self.trains else found.frozen()
 
     def stream(
         self,
@@ -140,7 +158,7 @@ class Pricer:
         fwd = self.rates.stream(nbytes, kind)
         back = self.rates.stream(np.asarray(nbytes) * backward, kind)
         zero = np.zeros_like(fwd.seconds)
-        weights = 1.0 if kind == "norm" else 0.0
+        weights = 1.0 if kind == "norm" and self.trains else 0.0
         return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits, weights)
 
     def casts(
@@ -149,13 +167,13 @@ class Pricer:
         """Return the quantisation of one GEMM's input (`elements`) and of its output's gradient (`gradient` elements).
 
         One scale a tensor needs the largest value first (a read of its own); then bf16 is read and a row-wise and a
-        column-wise copy written. Block scales need no first pass.
+        column-wise copy written, of which the weight gradient reads the second. Block scales need no first pass.
         """
         if self.workload.precision not in FP8_PRECISIONS:
             return []
         first = ELEMENT if self.workload.precision == "fp8" else 0.0
         width = 0.5 if self.workload.precision == "nvfp4" else 1.0
-        each = first + ELEMENT + 2 * width
+        each = first + ELEMENT + (2 if self.trains else 1) * width
         fwd = self.rates.stream(np.asarray(elements) * each, "cast")
         bwd = self.rates.stream(np.broadcast_to(np.asarray(gradient) * each, np.shape(fwd.seconds)), "cast")
         zero = np.zeros_like(fwd.seconds)

@@ -39,6 +39,7 @@ class Features:
     width: str
     experts: bool
     framework: str
+    adapters: bool  # LoRA: these alone are trained
     sizes: tuple[float, ...]  # log2 of parameters, GPUs, sequence length, tp, pp, tokens of a micro-batch
 
 
@@ -69,6 +70,7 @@ def features_of(model: ModelSpec, cluster: Cluster, workload: Workload, layout: 
         width_of(workload.precision),
         any(kind.mlp.kind == "moe" for kind in model.kinds.values()),
         workload.framework,
+        workload.lora_rank is not None,
         tuple(round(math.log2(x), 2) for x in sizes),
     )
 
@@ -106,12 +108,13 @@ class Columns:
     width: NDArray[np.str_]
     experts: NDArray[np.bool_]
     framework: NDArray[np.str_]
+    adapters: NDArray[np.bool_]
     sizes: NDArray[np.float64]
 
     @classmethod
     def of(cls, rows: Sequence[Features]) -> Columns:
         """Return the columns of these rows."""
-        names = ("device", "architecture", "width", "experts", "framework")
+        names = ("device", "architecture", "width", "experts", "framework", "adapters")
         plain: dict[str, Any] = {name: np.array([getattr(r, name) for r in rows]) for name in names}
         return cls(sizes=np.array([r.sizes for r in rows], dtype=np.float64).T, **plain)
 
@@ -121,6 +124,7 @@ def distances(a: Features, runs: Columns) -> NDArray[np.float64]:
     off = np.where(runs.device == a.device, 0.0, np.where(runs.architecture == a.architecture, 1.0, 2.0))
     off += np.where(runs.width != a.width, 1.0, 0.0)
     off += np.where(runs.experts != a.experts, 1.5, 0.0)
+    off += np.where(runs.adapters != a.adapters, 1.0, 0.0)
     off += np.where(runs.framework != a.framework, 0.5, 0.0)
     return np.asarray(off + np.abs(runs.sizes - np.array(a.sizes)[:, None]).sum(axis=0) / 8.0)
 
@@ -139,7 +143,7 @@ def record() -> tuple[tuple[Features, str, float], ...]:
     rows: list[dict[str, Any]] = json.loads(RECORD_FILE.read_text(encoding="utf-8"))["runs"]
     table = (
         (
-            Features(r["device"], r["architecture"], r["width"], r["experts"], r["framework"], tuple(r["sizes"])),
+            Features(r["device"], r["architecture"], r["width"], r["experts"], r["framework"], r["adapters"], tuple(r["sizes"])),
             r["name"],
             float(r["measured_over_predicted"]),
         )

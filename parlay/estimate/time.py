@@ -218,7 +218,8 @@ def _end_on_host(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> Array:
     fixed, stages, row_of = p.traits.step_operators, pipes.stages, pipes.shard.row_of
     if fixed is None:
         return np.zeros(len(pipes.layouts))
-    tensors: Array = 1.0 * stages.embedding + 2.0 * stages.head  # tables and the final norm
+    outside = 1.0 if p.trains else 0.0
+    tensors: Array = outside * (1.0 * stages.embedding + 2.0 * stages.head)  # tables and the final norm
     for kind, count in stages.layers.items():
         tensors = tensors + count * blocks[f"layer:{kind}"].tensors[row_of][:, None]
     return np.asarray((fixed + tensors.max(axis=1)) * p.traits.host_operator_s)

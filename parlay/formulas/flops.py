@@ -106,6 +106,56 @@ def training_flops(matmul_weights: ArrayLike, score_flops: ArrayLike = 0) -> Rea
     return 3 * (2 * P + S)
 
 
+def adapter_training_flops(matmul_weights: ArrayLike, adapter_weights: ArrayLike, score_flops: ArrayLike = 0) -> Real:
+    r"""Return the model FLOPs of one token where adapters are trained beside frozen weights.
+
+    A frozen weight takes part in the forward and in the gradient of its input, but has no gradient of its own; adapters
+    and scores have both:
+
+    $$ 2 \cdot 2 P + 3\,(2 A + S) $$
+
+    Parameters
+    ----------
+    matmul_weights : array_like
+        Frozen weights P that each token is multiplied with. [-]
+    adapter_weights : array_like
+        Trained weights A that each token is multiplied with. [-]
+    score_flops : array_like, default 0
+        FLOPs of attention scores (or state updates) of one token, forward. [FLOP]
+
+    Returns
+    -------
+    float or ndarray
+        FLOPs per token. [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If an argument is negative.
+
+    Notes
+    -----
+    What lies before the first adapter needs no gradient of its input either; that part of one layer is counted all the same.
+
+    Examples
+    --------
+    Two thirds of what training everything takes, where adapters and scores are small:
+
+    >>> float(adapter_training_flops(8e9, 0) / training_flops(8e9))
+    0.6666666666666666
+    >>> adapter_training_flops(8e9, [0, 4e7])
+    array([3.200e+10, 3.224e+10])
+
+    References
+    ----------
+    .. [1] E. Hu et al., arXiv:2106.09685, sections 4.1 and 4.2: no gradients for the pre-trained weights.
+    """
+    P = _check.real("matmul_weights", matmul_weights, low=0)
+    A = _check.real("adapter_weights", adapter_weights, low=0)
+    S = _check.real("score_flops", score_flops, low=0)
+    return 4 * P + 3 * (2 * A + S)
+
+
 def attention_flops(context: ArrayLike, heads: ArrayLike, qk_dim: ArrayLike, v_dim: ArrayLike) -> Real:
     r"""Return the forward FLOPs of one query's attention.
 

@@ -20,7 +20,7 @@ from parlay.frameworks.torchtitan import MODELS as TITAN_MODELS
 from parlay.frameworks.torchtitan import SCHEDULES as TITAN_SCHEDULES
 from parlay.layouts.layout import Layout
 from parlay.layouts.split import V_SHAPED, chunk_sizes
-from parlay.layouts.vocabulary import DEFAULT_ORDER
+from parlay.layouts.vocabulary import DEFAULT_ORDER, LoraModule
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec, MoeMlp
 from parlay.schedules.megatron import EMBEDDING, LAYER, LOSS, MTP, megatron_options, torchtitan_modules, torchtitan_sizes
@@ -41,6 +41,8 @@ TITAN_NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved1f1b": "Interleaved1F1B", "zbvzerobubble": "ZBVZeroBubble",
     "dualpipev": "DualPipeV", "loopedbfs": "LoopedBFS",
 }  # fmt: skip
+
+BRIDGE_MODULES: dict[LoraModule, str] = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "down": "linear_fc2"}
 
 Table = dict[str, Any]
 
@@ -72,7 +74,17 @@ def written(model: ModelSpec, workload: Workload, layout: Layout) -> Written:
     notes: list[str] = []
     writer = {"megatron-core": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed}[workload.framework]
     text = writer(model, workload, layout, notes)
+    if workload.lora_rank is not None:
+        notes.append(_adapters(workload))
     return Written(text, tuple(notes))
+
+
+def _adapters(w: Workload) -> str:
+    """Return where a framework's users ask for LoRA, which none of the files has a setting for."""
+    if w.framework == "megatron-core":
+        names = ", ".join(f'"{BRIDGE_MODULES[module]}"' for module in w.lora_modules)
+        return f"LoRA is not among Megatron-LM's arguments; Megatron-Bridge has peft=LoRA(dim={w.lora_rank}, target_modules=[{names}])"
+    return f"LoRA of rank {w.lora_rank} on {', '.join(w.lora_modules)} is up to the script that makes the model; the file has no setting"
 
 
 def _megatron(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str:

@@ -1,7 +1,7 @@
 """The rules a layout must keep, one function each: where it is broken, and why in words a person understands.
 
 A rule sees layouts as arrays and returns a mask of the rows that break it; `check` turns that into messages for one
-layout. RULES lists them all: those on shapes (rules_shapes), then those on grid, stages and framework (rules_stages).
+layout. RULES lists them all: those on shapes (rules_shapes), on grid, stages and framework (rules_stages), on LoRA (rules_adapters).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, Violation, divisors
+from parlay.layouts.rules_adapters import ADAPTER_RULES
 from parlay.layouts.rules_shapes import SHAPE_RULES
 from parlay.layouts.rules_stages import STAGE_RULES
 from parlay.layouts.workload import Workload
@@ -16,7 +17,7 @@ from parlay.models.spec import ModelSpec
 
 __all__ = ["RULES", "Mask", "Question", "Rule", "Violation", "broken_rules", "check", "divisors"]
 
-RULES: tuple[Rule, ...] = (*SHAPE_RULES, *STAGE_RULES)
+RULES: tuple[Rule, ...] = (*SHAPE_RULES, *STAGE_RULES, *ADAPTER_RULES)
 
 
 def broken_rules(layouts: Layouts, question: Question) -> dict[str, Mask]:

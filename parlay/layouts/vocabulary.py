@@ -14,6 +14,7 @@ Precision = Literal["fp32", "fp16", "bf16", "fp8", "fp8-blockwise", "mxfp8", "nv
 Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "muon", "sgd"]
 Framework = Literal["megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm"]
 StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
+LoraModule = Literal["qkv", "out", "up", "down"]  # projections of attention or a mixer, and of a dense or shared MLP
 CrossEntropy = Literal["unfused", "fused", "te", "chunked"]
 Recompute = Literal[
     "none", "core_attention", "norm", "mlp_activation", "mla_up", "mlp", "moe", "shared_experts", "selective_ops", "full"

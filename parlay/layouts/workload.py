@@ -5,12 +5,13 @@ A field left at None takes the default that the framework documents (parlay.esti
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from parlay.layouts.vocabulary import CrossEntropy, Framework, Optimizer, Precision, StateDtype
+from parlay.layouts.vocabulary import CrossEntropy, Framework, LoraModule, Optimizer, Precision, StateDtype
 from parlay.specfile import Spec
 
 GraphModule = Literal["attention", "mamba", "mlp", "moe_router", "moe"]
@@ -27,6 +28,9 @@ class Workload(Spec):
     optimizer: Optimizer = "adamw"
     framework: Framework = "megatron-core"
     causal: bool = True
+    document_len: Annotated[int, Field(gt=0, le=1 << 30)] | None = (
+        None  # mean of packed documents that attend to themselves alone
+    )
     flash_attention: bool = True
     local_layers: bool = False  # Megatron's own layers, not Transformer Engine's (Megatron --transformer-impl local)
     total_tokens: Annotated[int, Field(gt=0, le=10**18)] | None = None  # of the whole training run
@@ -58,12 +62,26 @@ class Workload(Spec):
     gradient_accumulation_fusion: bool | None = None  # Megatron: weight gradients add into the main gradient
     deferred_head_gradients: Annotated[int, Field(ge=0)] | None = None  # micro-batches (0: all) of which it waits for the end
     bucket_elements: Annotated[int, Field(gt=0)] | None = None
+    lora_rank: Annotated[int, Field(gt=0, le=1 << 16)] | None = (
+        None  # LoRA: the model is frozen, adapters of this rank are trained
+    )
+    lora_modules: Annotated[tuple[LoraModule, ...], Field(min_length=1)] = (
+        "qkv",
+        "out",
+        "up",
+        "down",
+    )  # where the adapters stand
     framework_date: str | None = None  # ISO date; defaults of the era apply
 
     @field_validator("precision", mode="before")
     @classmethod
     def _any_case(cls, given: object) -> object:
         return given.lower() if isinstance(given, str) else given
+
+    @field_validator("lora_modules", "cuda_graph_modules", mode="before")
+    @classmethod
+    def _list(cls, given: object) -> object:
+        return tuple(re.split(r"[,+ -]+", given)) if isinstance(given, str) and given else given
 
     @field_validator("framework_date", mode="before")
     @classmethod

@@ -72,6 +72,8 @@ class QuestionDocument(_Document):
     precision: str
     optimizer: str
     framework: str
+    lora_rank: int | None
+    parameters_trained: int  # all of the model's, or the adapters' where only these are trained
 
 
 class ExpectedDocument(_Document):
@@ -264,13 +266,16 @@ REPORTS: dict[str, type[BaseModel]] = {
 
 def question_document(e: Estimate | Plan) -> QuestionDocument:
     """Return what an estimate or a plan was asked for."""
+    from parlay.estimate.adapters import trained_adapters
     from parlay.estimate.counts import parameters
 
     counts, w = parameters(e.model), e.workload
+    adapters = trained_adapters(e.model, w)
     return QuestionDocument(
         model=e.model.id, parameters_total=counts.total, parameters_active=counts.active, cluster=e.cluster.id,
         device=e.cluster.device.id, gpus=e.gpus, seq_len=w.seq_len, global_batch_sequences=w.global_batch,
-        precision=w.precision, optimizer=w.optimizer, framework=w.framework,
+        precision=w.precision, optimizer=w.optimizer, framework=w.framework, lora_rank=w.lora_rank,
+        parameters_trained=counts.total if adapters is None else adapters,
     )  # fmt: skip
 
 

@@ -45,7 +45,10 @@ def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
         f"{found.gpus:,} x {found.cluster.device.name} ({found.cluster.name}), {show_bytes(found.limit_bytes)} allocatable each"
     )
     out = wrap(page.bold(head), page)
-    out += wrap(f"{what}; {w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}", page)
+    lora = f", LoRA of rank {w.lora_rank}" if w.lora_rank else ""
+    out += wrap(
+        f"{what}; {w.seq_len:,} tokens x {w.global_batch:,} sequences, {w.precision}, {w.optimizer}, {w.framework}{lora}", page
+    )
     out += wrap(batch_note(found), page) if batch_note(found) else []
     if found.why:
         return [*out, "", *wrap(found.why, page)]

@@ -79,13 +79,14 @@ def estimate_command(e: Estimate, typed: Typed | None = None) -> str:
     for flag, value, default in (
         ("precision", w.precision, default_workload.precision),
         ("optimizer", w.optimizer, default_workload.optimizer),
+        ("lora", w.lora_rank, None),
         ("framework", w.framework, default_workload.framework),
         ("zero", x.zero, Layout().zero),
         ("recompute", "+".join(x.recompute) or "none", "none"),
     ):
-        if every or value != default:
+        if value is not None and (every or value != default):
             parts.append(f"--{flag} {value}")
-    told = {"seq_len", "global_batch", "precision", "optimizer", "framework", "total_tokens"}
+    told = {"seq_len", "global_batch", "precision", "optimizer", "framework", "total_tokens", "lora_rank"}
     parts += [
         _set("training", n, getattr(w, n))
         for n in type(w).model_fields

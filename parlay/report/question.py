@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import Estimate
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec
 from parlay.report.table import Page, fields
 from parlay.search.plan import Plan
 from parlay.units import show_bytes, show_count, show_number, show_rate
@@ -22,6 +25,14 @@ def both_questions(first: Estimate, second: Estimate, page: Page) -> list[str]:
     return fields(pairs, page)
 
 
+def adapters_in_words(model: ModelSpec, workload: Workload) -> str:
+    """Return what LoRA trains, as the end of a line on the training; nothing where everything is trained."""
+    trained = trained_adapters(model, workload)
+    if trained is None:
+        return ""
+    return f"; LoRA of rank {workload.lora_rank} on {', '.join(workload.lora_modules)} trains {show_count(trained)} parameters"
+
+
 def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
     """Return model, cluster, links and workload in words, each with its name."""
     counts, w, c = parameters(e.model), e.workload, e.cluster
@@ -38,6 +49,7 @@ def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
         ("links", f"one way: {links}; {network}"),
         (
             "training",
-            f"{show_number(w.seq_len, 'token')} x {show_number(w.global_batch, 'sequence')}, {w.precision}, {w.optimizer}, {w.framework}",
+            f"{show_number(w.seq_len, 'token')} x {show_number(w.global_batch, 'sequence')}, {w.precision}, {w.optimizer}, {w.framework}"
+            + adapters_in_words(e.model, w),
         ),
     ]

@@ -294,6 +294,29 @@ def nemotron_3_super() -> ModelSpec:
     )  # fmt: skip
 
 
+def nemotron_3_ultra() -> ModelSpec:
+    """Return Nemotron 3 Ultra 550B-A55B.
+
+    NVIDIA-NeMo/Nemotron a07d43d, skills/nemotron-ultra/paper/architecture.md (the report's table 1); the order of the layers from
+    Megatron-LM 0732182, examples/post_training/modelopt/conf/nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16.sh.
+    """
+    pattern = "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    experts = MoeMlp(
+        experts=512, top_k=22, width=5120, gated=False, activation="relu2", shared_width=10240, latent_width=2048,
+    )  # fmt: skip
+    attention = GroupedAttention(heads=64, kv_heads=2, head_dim=128, rope=False)
+    kinds = {
+        "mamba": LayerKind(mixer=Mamba2(heads=256, head_dim=64, groups=8, state=128), mlp=NoMlp(), norms=1),
+        "experts": LayerKind(mixer=NoMixer(), mlp=experts, norms=1),
+        "attention": LayerKind(mixer=attention, mlp=NoMlp(), norms=1),
+        "mtp": LayerKind(mixer=attention, mlp=experts),
+    }
+    return ModelSpec(
+        id="nemotron-3-ultra", name="Nemotron 3 Ultra", family="nemotron", hidden=8192, vocab=131072, kinds=kinds,
+        layers=pattern_layers(pattern), source=nemotron_3_ultra.__doc__ or "", mtp_kind="mtp",
+    )  # fmt: skip
+
+
 def nemotron_3_5_lightning() -> ModelSpec:
     """Return Nemotron 3.5 Lightning: Nemotron 3 Nano's shape with multi-token prediction.
 
@@ -373,6 +396,8 @@ def baichuan_2_13b() -> ModelSpec:
 OWN = {
     "nemotron-3-super": nemotron_3_super,
     "nemotron-v3-super": nemotron_3_super,
+    "nemotron-3-ultra": nemotron_3_ultra,
+    "nemotron-v3-ultra": nemotron_3_ultra,
     "nemotron-3-5-lightning": nemotron_3_5_lightning,
     "moonlight": moonlight,
     "llama4-maverick": llama_4_maverick,

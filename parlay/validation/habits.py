@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from parlay.layouts.vocabulary import CpKind, CrossEntropy, Framework, StateDtype
+from parlay.layouts.vocabulary import CpKind, CrossEntropy, Framework, LoraModule, StateDtype
 from parlay.validation.runs import Run
 
 
@@ -83,6 +83,21 @@ KNOWN = (
 # Layers that a recipe keeps in bf16 beside narrower ones, by framework, model and precision: Megatron-Bridge's
 # nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).
 BF16_LAYERS = {("megatron-bridge", "nemotron-3-super", "nvfp4"): 14}
+
+# Rank and modules of LoRA by framework: Megatron-Bridge's and NeMo's performance recipes adapt linear_qkv alone (perf_recipes/llama;
+# NeMo scripts/performance/llm/finetune_llama3_70b.py), of rank 16 in Bridge's llama3_70b_peft_config; NeMo Automodel's benchmarks
+# "*_proj" of rank 16 (examples/llm_benchmark); torchtune's 8B_lora recipes queries, values, output and MLP of rank 8; Hugging Face
+# PEFT elsewhere all linear layers of rank 8 (LoraConfig).
+EVERY: tuple[LoraModule, ...] = ("qkv", "out", "up", "down")
+LORA: tuple[tuple[str, int, tuple[LoraModule, ...]], ...] = (
+    (r"nemo automodel", 16, EVERY),
+    (r"megatron-bridge|nemo", 16, ("qkv",)),
+    (r"", 8, EVERY),
+)
+# Mean tokens of an example of SQuAD with its prompt, which NeMo's and Megatron-Bridge's fine-tuning recipes pack: some 120 words of
+# context, 11 of question and 3 of answer (arXiv:1606.05250), 1.3 tokens a word and a template. A packed sequence of 4,096 tokens has
+# a twentieth of a document's attention, so twice or half as many change the step by a hundredth.
+SQUAD_TOKENS = 200
 
 # The README revisions of NVIDIA/dgxc-benchmarking name their containers: nemo:24.09, 24.12, 25.04 and 25.07.
 REVISIONS = {"143b90dd": "2024-09-30", "0b71cfda": "2024-12-31", "1f6d9f40": "2025-04-30", "8f5cbb37": "2025-07-31"}

@@ -19,7 +19,7 @@ from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import BF16_LAYERS, KNOWN, Habit, era_of, habit_of
+from parlay.validation.habits import BF16_LAYERS, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of
 from parlay.validation.runs import Run
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -67,8 +67,6 @@ def map_run(run: Run) -> Case | Unmapped:
 def _map(run: Run) -> Case:
     if run.problems:
         raise _Refused(run.problems[0])
-    if re.search(r"\blora\b", f"{run.notes} {run.model} {run.source}".lower()):
-        raise _Refused("LoRA: frozen weights with adapters are not modelled")
     habit = habit_of(run)
     if habit is None:
         raise _Refused(f"the framework '{run.framework[:40]}' is not known; known are {KNOWN}")
@@ -226,6 +224,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     note = run.setting("overlap_notes").lower()
     routing = run.setting("moe_routing") or run.notes
     fields = {
+        **_fine_tuning(run, said),
         "seq_len": run.seq_len,
         "global_batch": batch,
         "precision": precision,
@@ -257,6 +256,21 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     if words.switch_of(run.setting("dp_overlap_grad")) is None and habit.overlap is not None and not note:
         said.append(f"gradient reduction {'overlapped' if habit.overlap else 'after the last backward'} (not printed)")
     return validate(Workload, fields, run.id), model
+
+
+def _fine_tuning(run: Run, said: list[str]) -> dict[str, object]:
+    """Return the fields of packed documents, and of adapters where only these are trained."""
+    text = f"{run.notes} {run.setting('note')}".lower()
+    found: dict[str, object] = {}
+    if (re.search(r"\bpacked\b", text) and "sft" in text) or "squad" in text or re.search(r"\blora\b.*\bfine-tuning\b", text):
+        found["document_len"] = SQUAD_TOKENS
+        said.append(f"sequences packed from SQuAD's examples of some {SQUAD_TOKENS} tokens (the recipes' dataset)")
+    if re.search(r"\blora\b", f"{text} {run.model} {run.source}".lower()):
+        rank, modules = next((rank, modules) for pattern, rank, modules in LORA if re.search(pattern, run.framework.lower()))
+        modules = ("qkv",) if "linear_qkv only" in text else modules
+        found |= {"lora_rank": rank, "lora_modules": modules}
+        said.append(f"LoRA of rank {rank} on {', '.join(modules)} (the recipe's default)")
+    return found
 
 
 def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) -> int:

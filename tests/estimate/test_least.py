@@ -42,8 +42,8 @@ def problems(draw):
     )
     pp = draw(st.sampled_from([2, 3, 4, 8, 16]))
     work = Workload(global_batch=16 * pp * draw(st.sampled_from([1, 2, 5])), framework=framework,
-                    overlap_p2p=draw(st.sampled_from([None, True])))  # fmt: skip
-    given_up = ("uneven",) if framework == "nanotron" else ("framework", "uneven")
+                    overlap_p2p=draw(st.sampled_from([None, True])), lora_rank=draw(st.sampled_from([None, None, 16])))  # fmt: skip
+    given_up = ("uneven", "adapters") if framework == "nanotron" else ("framework", "uneven", "adapters")
     rows = []
     for _ in range(draw(st.integers(1, 6))):
         schedule = draw(st.sampled_from(SCHEDULES))

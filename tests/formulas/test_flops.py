@@ -89,3 +89,24 @@ def test_a_window_longer_than_the_sequence_is_refused():
         flops.recompute_flops(1.0, 1.5)
     with pytest.raises(FormulaDomainError, match="`context`"):
         flops.attention_flops(-1, 32, 128, 128)
+
+
+def test_adapters_beside_frozen_weights_count_product_by_product():
+    """One frozen layer and one adapter of rank r: the layer's output and input gradient, the adapter's four gradients."""
+    k, d, r = 4096, 14336, 16
+    frozen = flops.matmul_flops(1, d, k) + flops.matmul_flops(1, k, d)
+    forward = flops.matmul_flops(1, r, k) + flops.matmul_flops(1, d, r)
+    inputs = flops.matmul_flops(1, r, d) + flops.matmul_flops(1, k, r)
+    weights = flops.matmul_flops(r, k, 1) + flops.matmul_flops(d, r, 1)
+    assert flops.adapter_training_flops(k * d, r * (k + d)) == frozen + forward + inputs + weights
+
+
+@few
+@given(P=st.integers(0, 10**12), S=st.floats(0, 1e12))
+def test_frozen_weights_save_the_weight_gradient(P, S):
+    assert flops.training_flops(P, S) - flops.adapter_training_flops(P, 0, S) == pytest.approx(flops.matmul_flops(1, P, 1))
+
+
+def test_adapter_flops_refuse_what_means_nothing():
+    with pytest.raises(FormulaDomainError, match="adapter_weights"):
+        flops.adapter_training_flops(1e9, -1)

@@ -120,3 +120,19 @@ def test_an_error_names_argument_value_and_place():
         p.mlp_parameters(4096, 2.5)
     with pytest.raises(FormulaDomainError, match="`vocab`"):
         p.padded_vocabulary(float("nan"))
+
+
+def test_lora_as_printed():  # E. Hu et al., arXiv:2106.09685, table 4: GPT-3 with 4.7 M and 37.7 M trainable parameters
+    assert 96 * 2 * p.lora_parameters(1, 12288, 12288) / 1e6 == pytest.approx(4.7, abs=0.05)
+    assert 96 * 2 * p.lora_parameters(8, 12288, 12288) / 1e6 == pytest.approx(37.7, abs=0.05)
+
+
+@few
+@given(r=st.integers(1, 64), k=small, d=small)
+def test_an_adapter_is_the_elements_of_its_two_matrices(r, k, d):
+    assert p.lora_parameters(r, k, d) == np.zeros((r, k)).size + np.zeros((d, r)).size
+
+
+def test_an_adapter_has_a_rank():
+    with pytest.raises(FormulaDomainError, match="rank"):
+        p.lora_parameters(0, 4096, 4096)

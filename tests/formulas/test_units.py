@@ -25,6 +25,7 @@ VALUES = {
     "unified_pages": (0.0, 1.0, 1.0),
     "utilization": SHARE,
     "serving.experts_touched.experts": (4.0, 8.0, 16.0),
+    "parameters.lora_parameters.rank": (1.0, 2.0, 4.0),
     "roofline.compute_bound_rows.inner": (64.0, 128.0, 256.0),
     "roofline.compute_bound_rows.columns": (64.0, 128.0, 256.0),
     "stage": (0.0, 1.0, 2.0),

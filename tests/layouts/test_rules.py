@@ -70,6 +70,7 @@ CASES = [
     ("layers", dense(layers=4), {}, {"pp": 8}, {"pp": 4, "dp": 2}, ["8 chunks", "4 layers, embedding and head", "up to 6"]),
     ("ends", dense(layers=8), {}, {"pp": 4, "dp": 2, "first_layers": 6}, {"first_layers": 5}, ["2 of 8 layers for the other 3 chunks", "first_layers may be 0 to 5"]),
     ("ends", dense(), {}, {"dp": 8, "last_layers": 2}, {"last_layers": None}, ["no meaning with pp=1", "leave"]),
+    ("adapters", dense(), {"lora_rank": 12}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "LoRA rank of 12", "tp may be 1, 2, 3, 4, 6, 12"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["in pieces", "leave tp_overlap off"]),
     ("framework", dense(), {"framework": NANOTRON}, {"cp": 8}, {"cp": 1, "dp": 8}, ["without context parallelism", "cp=1"]),
     ("uneven", dense(layers=32), {"framework": TITAN}, {"pp": 4, "dp": 2, "vpp": 3}, {"vpp": 4}, ["12 chunks", "vpp may be 1, 2, 4, 8", "megatron-core also"]),
@@ -367,3 +368,21 @@ def test_any_vocabulary_multiple_is_taken():
     assert padded_vocabulary(129280, 2, Workload(vocab_multiple=3232)) == 129280
     assert padded_vocabulary(129281, 2, Workload(vocab_multiple=3232)) == 129280 + 6464
     assert np.all(padded_vocabulary(32000, np.array([1, 2]), Workload(framework=TITAN)) == 32000)
+
+
+@pytest.mark.parametrize(
+    ("model", "workload", "words"),
+    [
+        (dense(), {"framework": NANOTRON}, ["nanotron does not train LoRA", "megatron-core, torchtitan, deepspeed"]),
+        (dense(), {"optimizer": "muon"}, ["not priced with muon", "adamw, adamw-8bit, sgd"]),
+        (mixture(), {"lora_modules": ("up", "down")}, ["no up, down that LoRA could adapt", "out, qkv"]),
+    ],
+)
+def test_lora_needs_a_framework_an_optimizer_and_a_place(model, workload, words):
+    found = check(Layout(dp=8), model, load_cluster("dgx-h100"), Workload(lora_rank=16, **workload), 8)
+    assert [v.rule for v in found] == ["adapters"]
+    assert all(word in found[0].message + found[0].hint for word in words)
+
+
+def test_any_rank_goes_on_frameworks_that_keep_adapters_whole():
+    assert not check(Layout(tp=8), dense(), load_cluster("dgx-h100"), Workload(lora_rank=12, framework=TITAN), 8)

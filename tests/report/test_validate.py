@@ -13,12 +13,14 @@ from parlay.validation.runs import packaged_runs
 
 @pytest.fixture(scope="module")
 def some():
-    return validate_runs(packaged_runs(), where="source=simumax or source=korthikanti or source=vtrain-multi-node or source~lora")
+    return validate_runs(
+        packaged_runs(), where="source=simumax or source=korthikanti or source=vtrain-multi-node or source=paddlenlp"
+    )
 
 
 def test_text_has_every_table(some):
     text = "\n".join(validation_lines(some, Page(), worst=3))
-    assert text.startswith("runs 118: 106 predicted (106 with a measured speed, 54 memory figures), 12 not")
+    assert text.startswith("runs 116: 106 predicted (106 with a measured speed, 54 memory figures), 10 not")
     for title in (
         "step time by source",
         "step time by parallelism",
@@ -27,7 +29,7 @@ def test_text_has_every_table(some):
         "not predicted, because",
     ):
         assert title in text
-    assert "LoRA" in text
+    assert "neither the global batch nor the micro-batch" in text
     assert "nan" not in text.lower()
 
 
@@ -44,12 +46,12 @@ def test_without_the_worst_rows(some):
 def test_document(some):
     document = json.loads(json.dumps(validation_document(some, worst=2), allow_nan=False))
     assert (document["schema_name"], document["schema_version"]) == ("parlay/validate", 1)
-    assert (document["runs"], document["predicted"]) == (118, 106)
+    assert (document["runs"], document["predicted"]) == (116, 106)
     assert len(document["predictions"]) == 106
     assert len(document["worst"]) == 2
     one = document["predictions"][0]
     assert one["error"] == pytest.approx(one["predicted_s"] / one["measured_s"] - 1)
-    assert {u["reason"] for u in document["unpredicted"]} == {"LoRA: frozen weights with adapters are not modelled"}
+    assert {u["reason"] for u in document["unpredicted"]} == {"neither the global batch nor the micro-batch is printed"}
     assert {a["group"] for a in document["aims"]} >= {"SimuMax, B200", "Korthikanti et al."}
 
 
@@ -68,7 +70,7 @@ def test_markdown_escapes_bars():
 
 
 def test_nothing_predicted_still_prints():
-    none = validate_runs(packaged_runs(), where="source~lora")
-    assert "\n".join(validation_lines(none, Page(), worst=20)).startswith("runs 12: 0 predicted")
+    none = validate_runs(packaged_runs(), where="source=paddlenlp")
+    assert "\n".join(validation_lines(none, Page(), worst=20)).startswith("runs 10: 0 predicted")
     assert validation_document(none, worst=5)["step_time"]["tier"] == []
     assert "Every run is predicted" not in validation_page(none)

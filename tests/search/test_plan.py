@@ -59,6 +59,7 @@ QUESTIONS = [
     ("llama-3.2-1b", 8, Workload(seq_len=4096, global_batch=16), SMALL),
     ("llama-3.1-8b", 8, Workload(seq_len=8192, global_batch=8), SMALL),
     ("llama-3.1-8b", 16, Workload(seq_len=8192, global_batch=16, framework="torchtitan"), dataclasses.replace(SMALL, zero=(1, 3))),
+    ("llama-3.1-8b", 8, Workload(seq_len=4096, global_batch=16, lora_rank=8), SMALL),
     ("gpt-oss-20b", 16, Workload(seq_len=4096, global_batch=32), dataclasses.replace(SMALL, ep_overlap=(False, True))),
 ]  # fmt: skip
 
