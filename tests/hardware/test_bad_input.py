@@ -138,7 +138,7 @@ def test_missing_keys_are_named(tmp_path):
     error = error_of(load_device, path)
     assert "memory" in str(error)
     assert "is missing" in str(error)
-    assert "2 more problems" in (error.hint or "")
+    assert "(2 more problems)" in str(error)
 
 
 def test_no_such_file_suggests(tmp_path):
