@@ -280,7 +280,7 @@ def test_explain_lists_shows_and_computes(parlay):
         "explain", "pipeline.one_f_one_b_bubble_s", "--set", "stages=[1, 8]", "--set", "forward_s=2 ms", "--set", "backward_s=4ms"
     )
     assert ran.code == 0
-    for words in ("t_idle = (p - 1)(f + B)", "stages", "arXiv:1811.06965", "[0 us, 42.00 ms]"):
+    for words in ("t_idle = (p - 1) * (f + B)", "stages", "arXiv:1811.06965", "[0 us, 42.00 ms]"):
         assert words in ran.out
     found = parlay(
         "explain",
@@ -302,7 +302,7 @@ def test_explain_a_term(parlay):
     assert found["term"]["value"] == pytest.approx(inputs["parameters"] * inputs["bytes_each"] / inputs["shards"])
     text = parlay("explain", "step.exposed", *QUESTION[:3], *LAYOUT).out
     assert "step.exposed.tp" in text
-    assert "S = P b / D" in parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT).out
+    assert "S = P * b / D" in parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT).out
 
 
 @pytest.mark.parametrize(
