@@ -331,7 +331,9 @@ def test_a_plan_without_a_layout_quotes_the_rules(parlay):
 
 def test_a_first_row_that_barely_fits_says_how_to_leave_room(parlay):
     question = ("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--seq-len", "8192", "--global-batch", "64")
-    assert "memory may be off by 5%: --headroom 4 keeps 4 GiB free" in " ".join(parlay(*question).out.split())
+    said = parlay(*question).out
+    assert "row 1 leaves 0.45 GiB free, and memory may be off by 5%: --headroom 4 keeps 4 GiB free" in said
+    assert "MiB" not in said  # beside a table in GiB
     assert "--headroom 4 keeps" not in parlay(*question, "--headroom", "4").out
     assert "keeps" not in parlay(*question, "--fix", "pp=1").out
 
