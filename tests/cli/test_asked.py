@@ -159,6 +159,10 @@ def test_what_is_fixed_is_said(parlay, run_file):
     said = ["tp=2 (run file)", "sp=on (run file)", "recompute=norm+mlp (run file)"]
     assert sorted(parlay("plan", path, "--top", "1", "--json").document["asked"]) == sorted(said)
     assert "tp=4" in parlay("plan", path, "--top", "1", "--fix", "tp=4", "--json").document["asked"]
+    changed = ["--set", "layout.tp=4", "--set", "layout.sp=true", "--set", "training.framework=torchtitan"]
+    said = ["tp=4 (--set)", "sp=on (run file)", "recompute=norm+mlp (run file)", "zero=3 (torchtitan's default)"]
+    assert sorted(parlay("plan", path, "--top", "1", *changed, "--json").document["asked"]) == sorted(said)
+    assert parlay(*asked, "--set", "layout={pp = 2}", "--json").document["asked"] == ["pp=2 (--set)"]
 
 
 @pytest.mark.parametrize("value", ["null", "rule"])
