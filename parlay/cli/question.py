@@ -363,6 +363,9 @@ def workload_of(fields: dict[str, Any]) -> Workload:
     return _workload({k: v for k, v in fields.items() if v is not None}, "command line")
 
 
+OWN_MOMENTS = {"adamw-8bit": "8 bits", "adafactor": "fp32"}  # optimizers whose moments have a format of their own
+
+
 def _workload(fields: dict[str, Any], where: str) -> Workload:
     """Return the workload; a batch may be given in tokens, counts with K, M, T, and tokens of the whole run likewise."""
     from parlay.layouts.workload import Workload
@@ -387,7 +390,14 @@ def _workload(fields: dict[str, Any], where: str) -> Workload:
                 hint=f"{near}, or give global_batch in sequences",
             )
         fields["global_batch"] = tokens // seq_len
-    return validate(Workload, fields, f"{where}: training")
+    workload = validate(Workload, fields, f"{where}: training")
+    kept = OWN_MOMENTS.get(workload.optimizer)
+    if kept and workload.moment_dtype is not None:
+        raise UsageError(
+            f"{workload.optimizer} keeps its moments in {kept} alone, got {workload.moment_dtype}", where=f"{where}: training.moment_dtype",
+            hint="leave moment_dtype out, take it back with --set training.moment_dtype=null, or choose --optimizer adamw",
+        )  # fmt: skip
+    return workload
 
 
 def _whole(value: Any, where: str, *, most: int) -> None:

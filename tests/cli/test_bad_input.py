@@ -41,6 +41,11 @@ def assert_refused(ran, message, hint=""):
         ([*PLAN, "--global-batch", "0"], "global_batch", ""),
         ([*PLAN, "--precision", "bf17"], "precision", ""),
         ([*PLAN, "--optimizer", "adam"], "optimizer", ""),
+        (
+            [*PLAN, "--optimizer", "adamw-8bit", "--set", "training.moment_dtype=bf16"],
+            "training.moment_dtype: adamw-8bit keeps its moments in 8 bits alone, got bf16",
+            "--set training.moment_dtype=null",
+        ),
         ([*PLAN, "--framework", "megatron"], "framework", ""),
         ([*PLAN, "--tokens", "15X"], "'15X' is not a count", "15T"),
         ([*PLAN, "--gpu-hour-usd", "nan"], "a price per GPU-hour must be above 0", ""),
