@@ -112,7 +112,7 @@ def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) ->
         message = f"{first['msg'][0].lower()}{first['msg'][1:]}, got {given}"
     if len(complaints) > 1:
         more = len(complaints) - 1
-        hint = "; ".join(x for x in (hint, f"{more} more problem{'s' if more > 1 else ''}") if x)
+        message += f" ({more} more problem{'s' if more > 1 else ''})"
     return UsageError(message, where=f"{where}: {key}", hint=hint)
 
 

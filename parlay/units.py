@@ -100,7 +100,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def show_gib(value_bytes: float, digits: int = 1) -> str:
-    """Return bytes as GiB with a fixed number of decimals, for a column whose header names the unit."""
+    """Return bytes as GiB with a fixed number of decimals, for a column whose header names the unit, or beside such a column."""
     return f"{value_bytes / GIB:,.{digits}f}"
 
 

@@ -36,6 +36,7 @@ class Question:
     layout_notes: tuple[str, ...] = ()  # what stays of a file's layout beside --layout
     file_layout: dict[str, Any] | None = None  # what would; None where `typed` names no file that may hold a layout
     typed: tuple[str | None, str | None] = (None, None)  # words that stand for model and cluster on a command line
+    layout_from: dict[str, str] = dataclasses.field(default_factory=dict)  # who set each field of `layout`, in words
 
     @property
     def model_has_experts(self) -> bool:
@@ -91,6 +92,7 @@ def ask(
         table["layout"] = chosen | flags
     file = _file_layout(table, imported, where)
     typed = _typed(table, model, source, sets or [])
+    before = _section(table, "layout", where)
     table = _with_sets(table, sets or [])
     if source is not None and imported is not None:
         from parlay.cli.framework_file import check_whole
@@ -100,8 +102,16 @@ def ask(
     if found.layout is not None and keep_layout:
         _refuse_idle(found.layout, where, imported=imported is not None and layout is None)
     return dataclasses.replace(
-        found, imported=imported, typed=typed, layout_notes=_kept_notes(kept, where, sets or []), file_layout=file
-    )
+        found, imported=imported, typed=typed, layout_notes=_kept_notes(kept, where, sets or []), file_layout=file,
+        layout_from=_layout_from(found, before, _section(table, "layout", where)),
+    )  # fmt: skip
+
+
+def _layout_from(found: Question, before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    """Return who set each field of the layout, from the tables before and after --set; the framework sets the others."""
+    told = {name: "run file" if before.get(name) == value else "--set" for name, value in after.items()}
+    fields = found.layout.model_fields_set if found.layout else ()
+    return {name: told.get(name, f"{found.workload.framework}'s default") for name in fields}
 
 
 # Of a file's [layout], what a layout's short form replaces whole: degrees, and counts that make sense with them alone.
@@ -353,6 +363,9 @@ def workload_of(fields: dict[str, Any]) -> Workload:
     return _workload({k: v for k, v in fields.items() if v is not None}, "command line")
 
 
+OWN_MOMENTS = {"adamw-8bit": "8 bits", "adafactor": "fp32"}  # optimizers whose moments have a format of their own
+
+
 def _workload(fields: dict[str, Any], where: str) -> Workload:
     """Return the workload; a batch may be given in tokens, counts with K, M, T, and tokens of the whole run likewise."""
     from parlay.layouts.workload import Workload
@@ -377,7 +390,14 @@ def _workload(fields: dict[str, Any], where: str) -> Workload:
                 hint=f"{near}, or give global_batch in sequences",
             )
         fields["global_batch"] = tokens // seq_len
-    return validate(Workload, fields, f"{where}: training")
+    workload = validate(Workload, fields, f"{where}: training")
+    kept = OWN_MOMENTS.get(workload.optimizer)
+    if kept and workload.moment_dtype is not None:
+        raise UsageError(
+            f"{workload.optimizer} keeps its moments in {kept} alone, got {workload.moment_dtype}", where=f"{where}: training.moment_dtype",
+            hint="leave moment_dtype out, take it back with --set training.moment_dtype=null, or choose --optimizer adamw",
+        )  # fmt: skip
+    return workload
 
 
 def _whole(value: Any, where: str, *, most: int) -> None:

@@ -90,6 +90,7 @@ def schedule(
 
 def _seconds(forward: str, backward: str | None, weight: str | None, transfer: str) -> tuple[float, float, float, float]:
     """Return the seconds of forward, whole backward, its weight gradient and a transfer."""
+    from parlay.errors import UsageError
     from parlay.units import parse_quantity
 
     def read(text: str, option: str) -> float:
@@ -97,6 +98,9 @@ def _seconds(forward: str, backward: str | None, weight: str | None, transfer: s
 
     f = read(forward, "--forward")
     b = 2 * f if backward is None else read(backward, "--backward")
+    if f + b == 0:
+        message = "forward and backward both take no time, so there is nothing to draw"
+        raise UsageError(message, where=f"--forward {forward[:40]}", hint="one of them must be above 0, such as --forward 1")
     return f, b, b / 2 if weight is None else read(weight, "--weight"), read(transfer, "--transfer")
 
 

@@ -31,7 +31,7 @@ def korthikanti_layer(
     Norm inputs and outputs and two dropout masks are not split by tensor parallelism unless sequence parallelism is on:
 
     $$ A = n h \left( \frac{4e + 2\mu}{t_{sp}} + \frac{12 e}{t} \right)
-         = 34\,nh,\quad \left(10 + \tfrac{24}{t}\right) nh,\quad \tfrac{34}{t}\,nh $$
+         = 34\,n h,\quad \left(10 + \tfrac{24}{t}\right) n h,\quad \tfrac{34}{t}\,n h $$
 
     Parameters
     ----------

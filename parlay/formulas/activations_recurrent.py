@@ -29,7 +29,7 @@ def mamba2_kept(
     The fused scan keeps its packed input (z, x, B, C, dt) and its output, recomputes the convolution, and keeps one state
     matrix a chunk; the gated norm's output is the input of the output projection:
 
-    $$ A = \frac{n}{t} \left( e\,(2I + 2GN + H) + 2 e I + \frac{e_s I N}{q} \right) $$
+    $$ A = \frac{n}{t} \left( e\,(2 I + 2 G N + H) + 2 e I + \frac{e_s I N}{q} \right) $$
 
     Parameters
     ----------

@@ -78,7 +78,7 @@ def latent_attention_parameters(
 
     Down to the ranks, up to the heads, and the output projection:
 
-    $$ P = h r_q + r_q + r_q a (d_n + d_r) + h (r_kv + d_r) + r_kv + r_kv a (d_n + d_v) + a d_v h $$
+    $$ P = h r_q + r_q + r_q a (d_n + d_r) + h (r_{kv} + d_r) + r_{kv} + r_{kv} a (d_n + d_v) + a d_v h $$
 
     Parameters
     ----------

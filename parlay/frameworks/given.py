@@ -62,7 +62,7 @@ class Given:
             return " ".join(str(x) for x in value)
         if isinstance(value, (bool, int, float)):
             return str(value)
-        raise self._wrong(names[0], "text", value)
+        raise self._wrong(names, "text")
 
     def on(self, *names: str) -> bool:
         """Return whether a switch is on: given without a value, or true."""
@@ -77,7 +77,7 @@ class Given:
             return _WORDS[value.strip().lower()]
         if value in (0, 1):
             return bool(value)
-        raise self._wrong(names[0], "true or false", value)
+        raise self._wrong(names, "true or false")
 
     def number(self, *names: str) -> float | None:
         """Return a finite number."""
@@ -87,7 +87,7 @@ class Given:
         if isinstance(value, str) and len(value) <= 40 and _NUMBER.fullmatch(value.strip()):
             value = float(value.strip())  # strip() takes separators that float() refuses
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e30 < value < 1e30:
-            raise self._wrong(names[0], "a number", value)
+            raise self._wrong(names, "a number")
         return value
 
     def whole(self, *names: str, least: int = 0) -> int | None:
@@ -96,11 +96,18 @@ class Given:
         if value is None:
             return None
         if not least <= value <= 1e18 or value != int(value):
-            raise self._wrong(names[0], f"a whole number of {least} or more", value)
+            raise self._wrong(names, f"a whole number of {least} or more")
         return int(value)
 
-    def _wrong(self, name: str, expected: str, value: Any) -> UsageError:
-        return UsageError(f"expected {expected}, got {str(value)[:60]!r}", where=f"{self.where}: {name}")
+    def _wrong(self, names: Iterable[str], expected: str) -> UsageError:
+        """Return the error that the one of `names` that was taken is not what was expected, as the file writes it."""
+        name = next(n for n in names if n in self.used)
+        value, where = self.values[name], f"{self.where}: {name}"
+        if value is True and name.startswith("--"):
+            return UsageError(f"needs {expected}, but has no value", where=where, hint=f"such as {name} 8")
+        if isinstance(value, bool):
+            return UsageError(f"expected {expected}, got {str(value).lower()}", where=where)
+        return UsageError(f"expected {expected}, got {str(value)[:60]!r}", where=where)
 
     def imported(
         self, framework: str, table: dict[str, Any], *, ignore: Iterable[str], notes: Iterable[str], also: Iterable[str] = ()

@@ -159,6 +159,10 @@ def _read(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path,
         raise UsageError(f"is a chain of more than {MOST_EXTENDS} files", where=f"{seen[0]}: extends")
     data = read_table(path)
     if kind == "cluster":
+        if "model" in data:
+            raise UsageError(
+                "is a run file of Parlay, not a cluster", where=str(path), hint=f"give it as the model: parlay plan {path}"
+            )
         for key in _PARTS:
             if key in data:
                 data[key] = _absolute(data[key], path.parent)

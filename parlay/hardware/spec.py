@@ -49,13 +49,15 @@ def _shown(value: float, dimension: str) -> str:
 
 def _quantity(given: Any, dimension: str, low: float, high: float, *, whole: bool) -> float:
     """Return `given` in SI base units, or raise ValueError saying what is allowed: unit, range, whole number."""
+    bounds = f"between {_shown(low, dimension)} and {_shown(high, dimension)}"
     try:
         value = parse_quantity(given, dimension, positive=low > 0)
     except UsageError as error:  # pydantic needs a ValueError to report the key
-        raise ValueError("; ".join(x for x in (error.message, error.hint) if x)) from None
+        number = "write a whole number" if whole else "write a number"  # a count here is small: no examples with K, M, T
+        how = number if dimension == "count" else f"{error.hint},"
+        raise ValueError(f"{error.message}; {how} {bounds}") from None
     except OverflowError:
         raise ValueError("the number is too large for any quantity") from None
-    bounds = f"between {_shown(low, dimension)} and {_shown(high, dimension)}"
     if not low <= value <= high:
         unit = "" if isinstance(given, str) or dimension == "count" else " (a bare number is in SI base units)"
         raise ValueError(f"'{str(given)[:60]}'{unit} is {_shown(value, dimension)}, and must be {bounds}")

@@ -46,7 +46,7 @@ def formula_lines(f: Formula, page: Page, values: dict[str, Any], result: Any) -
     """Return everything that is known of a formula, and its result where numbers were put in."""
     out = [page.bold(f.name), *wrap(plain_text(f.summary), page), ""]
     out += [*wrap(plain_text(f.derivation), page), ""] if f.derivation else []
-    out += [f"  {line}" for line in plain(f.equation)]
+    out += _equation(f, page)
     out += ["", *wrap(f"symbols: {plain_text(f.symbols)}", page, hang="  ")] if f.symbols else []
     rows = [[p.name, p.unit, "" if p.default is None else quantity(p.default, "-")] for p in f.parameters]
     columns = [Column("argument", right=False), Column("unit", right=False), Column("default")]
@@ -59,6 +59,10 @@ def formula_lines(f: Formula, page: Page, values: dict[str, Any], result: Any) -
     out += ["", *wrap(f"notes: {plain_text(f.notes)}", page, hang="  "), "", "example:"]
     out += [f"  {line}" for line in f.example.splitlines()]
     return [*out, "", *wrap(f"source: {plain_text(f.references)}", page, hang="  ")]
+
+
+def _equation(f: Formula, page: Page) -> list[str]:
+    return [part for line in plain(f.equation) for part in wrap(line, page, indent="  ", hang="  ")]
 
 
 def plain_text(text: str) -> str:
@@ -104,7 +108,7 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
         out += ["", "inputs:", *fields([(k, _input(v)) for k, v in term.inputs.items()], page, indent="  ")]
     formula = _formula_of(term)
     if formula:
-        out += ["", f"formula {formula.name}:", *(f"  {line}" for line in plain(formula.equation))]
+        out += ["", f"formula {formula.name}:", *_equation(formula, page)]
         out += wrap(f"`parlay explain {formula.name}` shows its symbols and source", page, indent="  ")
     return out
 

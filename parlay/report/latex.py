@@ -1,26 +1,32 @@
-r"""Equations for a terminal: the small part of LaTeX that docstrings use, as plain text.
+r"""Equations for a terminal: the small part of LaTeX that docstrings use, as plain text with every product signed.
 
 >>> plain(r"c \ge \frac{e F}{2 m g W}")
-['c >= e F / (2 m g W)']
+['c >= e * F / (2 * m * g * W)']
 """
 
 from __future__ import annotations
 
 import re
 
+_ALONE = "\0"  # beside a word that is no factor, until products have their signs
 _WORDS = {
     "alpha": "alpha", "beta": "beta", "gamma": "gamma", "delta": "delta", "mu": "mu", "nu": "nu", "kappa": "kappa", "phi": "phi",
     "rho": "rho", "sigma": "sigma", "eta": "eta", "tau": "tau", "lambda": "lambda", "theta": "theta", "epsilon": "epsilon",
-    "cdot": "*", "times": "x", "ge": ">=", "geq": ">=", "le": "<=", "leq": "<=", "ne": "!=", "neq": "!=", "approx": "~", "to": "->",
+    "cdot": "*", "times": "*", "ge": ">=", "geq": ">=", "le": "<=", "leq": "<=", "ne": "!=", "neq": "!=", "approx": "~", "to": "->",
     "sum": "sum", "prod": "product", "max": "max", "min": "min", "log": "log", "ln": "ln", "exp": "exp", "infty": "infinity",
-    "lceil": "ceil(", "rceil": ")", "lfloor": "floor(", "rfloor": ")", "pm": "+-", "in": "in", "top": "T", "bmod": "mod",
+    "lceil": f"ceil{_ALONE}(", "rceil": ")", "lfloor": f"floor{_ALONE}(", "rfloor": ")", "pm": "+-", "top": "T",
+    "in": f"{_ALONE}in{_ALONE}", "bmod": f"{_ALONE}mod{_ALONE}",
     "Rightarrow": "=>", "Longrightarrow": "=>", "Longleftrightarrow": "<=>", "iff": "<=>", "dots": "...", "ldots": "...",
     "cdots": "...", "mid": "|", "quad": "  ", "qquad": "  ", "left": "", "right": "", "big": "", "Big": "", "bigl": "", "bigr": "",
     "Bigl": "", "Bigr": "", "displaystyle": "", "ell": "l", "propto": "~", "gg": ">>", "ll": "<<", "lvert": "|", "rvert": "|",
 }  # fmt: skip
 _SPACES = {",": " ", ";": " ", ":": " ", "!": "", " ": " ", "{": "{", "}": "}", "%": "%", "_": "_", "\\": "\n", "&": "&"}
 _FRACTIONS = ("frac", "tfrac", "dfrac")
-_FACTOR_FOLLOWS = re.compile(r"(?:\s|\\[,;! ])*(?:[\w(]|\\(?:left|[td]?frac|alpha|beta|cdot|times|lceil|mathrm))")
+_APPLIED = ("sum", "prod", "max", "min", "log", "ln", "exp")  # what follows is their argument
+_FACTOR_FOLLOWS = re.compile(
+    r"(?:\s|\\[,;! ])*(?:[\w(\[]|\\(?:left|[td]?frac|alpha|beta|cdot|times|lceil|mathrm|sum|prod|max|min))"
+)
+_PRODUCT = re.compile(r"([A-Za-z]\w*+'?(?<!_)|\b\d[\d.]*+|[)\]]) ?(?=[\w(\[])")  # two factors side by side: the first
 _TEXTS = ("mathrm", "text", "operatorname", "mathit", "textrm", "textstyle", "mathbf")
 
 
@@ -28,7 +34,7 @@ def plain(equation: str) -> list[str]:
     """Return the lines of an equation as plain text; commands that are not known keep their name."""
     text, _ = _read(equation.replace("&=", "=").replace(r"\begin{aligned}", "").replace(r"\end{aligned}", ""), 0, "")
     lines = [" ".join(line.split()) for line in text.split("\n")]
-    return [_tidy(line) for line in lines if line]
+    return [_PRODUCT.sub(r"\1 * ", _tidy(line)).replace(_ALONE, "") for line in lines if line]
 
 
 def prose(text: str, quote: str = "") -> str:
@@ -42,7 +48,7 @@ def prose(text: str, quote: str = "") -> str:
 
 def _tidy(line: str) -> str:
     line = re.sub(r"([(\[]) ", r"\1", line)
-    return re.sub(r" ([),\]_^])", r"\1", re.sub(r"\b(max|min|log|ln|exp) \(", r"\1(", line))
+    return re.sub(r" ([),\]_^])", r"\1", re.sub(rf"\b(max|min|log|ln|exp){_ALONE} \(", rf"\1{_ALONE}(", line))
 
 
 def _read(text: str, at: int, until: str) -> tuple[str, int]:
@@ -82,13 +88,16 @@ def _command(name: str, text: str, at: int) -> tuple[str, int]:
         return (f"({ratio})" if _FACTOR_FOLLOWS.match(text, at) else ratio), at
     if name in _TEXTS:
         inner, at = _argument(text, at)
-        return inner, at
+        return (_ALONE + inner.replace(" ", f"{_ALONE} ") + _ALONE if name == "text" else inner), at
     if name == "sqrt":
         inner, at = _argument(text, at)
-        return f"sqrt({inner})", at
+        return f"sqrt{_ALONE}({inner})", at
     if len(name) == 1 and not name.isalpha():
         return _SPACES.get(name, name), at
     word = _WORDS.get(name, name)
+    if name in _APPLIED:
+        below, at = _piece(text, at) if text[at : at + 1] == "_" else ("", at)
+        return f" {word}{below}{_ALONE} ", at
     return (f" {word} " if word and word.strip("(") and word not in (")",) else word), at
 
 

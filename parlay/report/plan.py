@@ -9,7 +9,7 @@ from parlay.report.sensitivity import help_line, pareto_lines, sensitivity_lines
 from parlay.report.sources import accuracy_lines, assumption_count
 from parlay.report.table import MONEY, RUN_TIMES, Column, Page, render, unit_for, wrap
 from parlay.search.plan import Plan
-from parlay.units import GIB, show_bytes, show_count, show_number, show_usd, significant
+from parlay.units import GIB, show_bytes, show_count, show_gib, show_number, show_usd, significant
 
 MEMORY_ERROR = 0.05  # of a device: 9 in 10 peaks of Megatron's own tests lie within it (`parlay validate`: megatron-ci exact)
 # What --launch writes, by framework (parlay.frameworks.write)
@@ -63,7 +63,7 @@ def _tight(p: Plan, page: Page) -> list[str]:
     if p.headroom_bytes or free >= MEMORY_ERROR * first.memory_limit_bytes:
         return []
     gib = max(1, round(MEMORY_ERROR * first.memory_limit_bytes / GIB))
-    said = f"row 1 leaves {show_bytes(max(free, 0.0))} free, and memory may be off by {MEMORY_ERROR:.0%}"
+    said = f"row 1 leaves {show_gib(max(free, 0.0), 2)} GiB free, and memory may be off by {MEMORY_ERROR:.0%}"
     return wrap(f"{said}: --headroom {gib} keeps {gib} GiB free", page, hang="  ")
 
 

@@ -6,7 +6,7 @@ from parlay.report.layout import options
 from parlay.report.table import Column, Page, render, wrap
 from parlay.search.plan import Plan, PlanRow
 from parlay.search.sensitivity import GAIN, LEAST
-from parlay.units import GIB, show_bytes, significant
+from parlay.units import GIB, show_gib, significant
 
 
 def help_line(row: PlanRow) -> str:
@@ -14,7 +14,7 @@ def help_line(row: PlanRow) -> str:
     change = row.help
     if change is None:
         return f"no single change tried saves more than {LEAST:.1%}"
-    lacks = f", but needs {show_bytes(change.over_bytes)} more memory" if change.over_bytes else ""
+    lacks = f", but needs {show_gib(change.over_bytes, 2)} GiB more memory" if change.over_bytes else ""
     return f"{change.words} ({change.layout}) would save {change.gain:.1%} of the step{lacks}"
 
 

@@ -43,10 +43,11 @@ def validation_lines(v: Validation, page: Page, *, worst: int) -> list[str]:
     """Return the whole answer: what was predicted, errors by group, rankings, worst rows, and what could not be predicted."""
     runs = tables.timed(v)
     figures = len(tables.memory_rows(v))
-    out = [
+    out = wrap(
         f"runs {v.count:,}: {len(v.predictions):,} predicted ({len(runs):,} with a measured speed, {figures:,} memory figures), "
-        f"{len(v.unpredicted):,} not"
-    ]
+        f"{len(v.unpredicted):,} not",
+        page,
+    )
     out += wrap("error = predicted / measured - 1; median, mean and 90th percentile of its size, bias = signed median", page)
     if runs:
         for title, key in tables.BREAKDOWNS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from parlay.errors import UsageError, nearest
@@ -23,9 +24,10 @@ WORDS = {  # of axes that otherwise take numbers
 OPEN = tuple(f.name for f in dataclasses.fields(Space) if f.default == () or f.name in WORDS)  # axes that may take any value
 
 
-def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space:
+def fixed(space: Space, texts: list[str], layout: Layout | None = None, layout_from: Mapping[str, str] | None = None) -> Space:
     """Return `space` with axes kept at the values of "tp=8" or "pp=4,8", and at what a partial layout sets.
 
+    `layout_from` says who set a field of the layout, where that was not a run file.
     Raises UsageError for an unknown axis, one that is given twice, or a value of the wrong kind.
     """
     kept: dict[str, Any] = {}
@@ -37,7 +39,7 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None) -> Space
             if n in layout.model_fields_set & names and getattr(layout, n) is not None
         }
     given: set[str] = set()
-    said = {n: f"{n}={_word(v[0])} (run file)" for n, v in kept.items()}
+    said = {n: f"{n}={_word(v[0])} ({(layout_from or {}).get(n, 'run file')})" for n, v in kept.items()}
     for text in texts:
         axis, sign, values = text.partition("=")
         axis = SHORT.get(axis.strip(), axis.strip())

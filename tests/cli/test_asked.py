@@ -147,6 +147,13 @@ def test_explain_takes_gpus_and_precision(parlay):
     assert fp8.document["question"]["precision"] == "fp8"
 
 
+def test_an_optimizer_with_moments_of_its_own_takes_no_other_format(parlay, run_file):
+    path = run_file("model = 'llama-3.1-8b'\ncluster = 'dgx-h100'\n[training]\nmoment_dtype = 'bf16'\n[layout]\ntp = 2\ndp = 4\n")
+    assert "keeps its moments in fp32 alone" in parlay("estimate", path, "--optimizer", "adafactor").err
+    assert parlay("estimate", path, "--optimizer", "adafactor", "--set", "training.moment_dtype=null").code == 0
+    assert parlay("estimate", path, "--optimizer", "muon").code == 0
+
+
 def test_what_is_fixed_is_said(parlay, run_file):
     asked = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--top", "1"]
     assert (
@@ -159,6 +166,10 @@ def test_what_is_fixed_is_said(parlay, run_file):
     said = ["tp=2 (run file)", "sp=on (run file)", "recompute=norm+mlp (run file)"]
     assert sorted(parlay("plan", path, "--top", "1", "--json").document["asked"]) == sorted(said)
     assert "tp=4" in parlay("plan", path, "--top", "1", "--fix", "tp=4", "--json").document["asked"]
+    changed = ["--set", "layout.tp=4", "--set", "layout.sp=true", "--set", "training.framework=torchtitan"]
+    said = ["tp=4 (--set)", "sp=on (run file)", "recompute=norm+mlp (run file)", "zero=3 (torchtitan's default)"]
+    assert sorted(parlay("plan", path, "--top", "1", *changed, "--json").document["asked"]) == sorted(said)
+    assert parlay(*asked, "--set", "layout={pp = 2}", "--json").document["asked"] == ["pp=2 (--set)"]
 
 
 @pytest.mark.parametrize("value", ["null", "rule"])

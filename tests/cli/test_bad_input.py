@@ -41,6 +41,11 @@ def assert_refused(ran, message, hint=""):
         ([*PLAN, "--global-batch", "0"], "global_batch", ""),
         ([*PLAN, "--precision", "bf17"], "precision", ""),
         ([*PLAN, "--optimizer", "adam"], "optimizer", ""),
+        (
+            [*PLAN, "--optimizer", "adamw-8bit", "--set", "training.moment_dtype=bf16"],
+            "training.moment_dtype: adamw-8bit keeps its moments in 8 bits alone, got bf16",
+            "--set training.moment_dtype=null",
+        ),
         ([*PLAN, "--framework", "megatron"], "framework", ""),
         ([*PLAN, "--tokens", "15X"], "'15X' is not a count", "15T"),
         ([*PLAN, "--gpu-hour-usd", "nan"], "a price per GPU-hour must be above 0", ""),
@@ -92,7 +97,7 @@ def assert_refused(ran, message, hint=""):
         ([*ESTIMATE, "--layout", "tp8", "--set", "layout.last_layer=null"], "unknown key 'last_layer'", "last_layers"),
         ([*ESTIMATE, "--layout", "tp8", "--set", "model=null"], "no model given", "models list"),
         ([*ESTIMATE, "--layout", "tp8", "--set", "layout.tp=rule"], "layout: tp", ""),
-        ([*ESTIMATE, "--layout", "tp8", "--set", "layout.order=[1,2]"], "order.0", "1 more problem"),
+        ([*ESTIMATE, "--layout", "tp8", "--set", "layout.order=[1,2]"], "got 1 (1 more problem)", ""),
         (["show", "experts", "--link", "-5GB/s"], "'-5GB/s' must be finite and greater than zero", "write it like"),
         (["show", "experts", "--link", "0GB/s"], "must be finite and greater than zero", "write it like"),
         (["hardware", "show", "nope.json"], "read from TOML files alone, and there is no such file", "extends"),
@@ -213,6 +218,13 @@ def test_a_run_file_where_a_model_is_wanted(parlay, run_file, command):
     path = run_file(RUN + "[layout]\ntp = 8\n")
     ran = parlay(*(path if word == "RUN" else word for word in command))
     assert_refused(ran, "is a run file of Parlay, not a model", "give its model instead: llama-3.1-8b")
+
+
+def test_a_run_file_given_as_the_cluster_is_said_to_be_one(parlay, run_file):
+    path = run_file("model = 'llama-3.1-8b'\ncluster = 'dgx-h100'\ngpus = 8\n")
+    ran = parlay("plan", "llama-3.1-8b", "--on", path)
+    assert_refused(ran, "is a run file of Parlay, not a cluster", f"parlay plan {path}")
+    assert parlay("plan", path, "--top", "1").code == 0
 
 
 def test_a_problem_of_a_setting_is_not_said_to_be_in_a_file(parlay):

@@ -89,6 +89,7 @@ def test_the_document_says_what_fits(capsys):
         (["1f1b", "-o", "/no/such/folder/a.svg"], "cannot be written"),
         (["1f1b", "--share-links", "some"], "links are shared by none, direction, pair, all"),
         (["1f1b", "--forward", "-1"], "--forward: '-1' must be finite and zero or more"),
+        (["1f1b", "--forward", "0"], "--forward 0: forward and backward both take no time"),
         (["1f1b", "--forward", "nan"], "--forward: 'nan' is not a quantity in s"),
         (["1f1b", "--slow", "1=0"], "a factor must be above 0 and finite, got 0"),
         (["1f1b", "--slow", "1=-2"], "a factor must be above 0"),
@@ -106,6 +107,12 @@ def test_asked_wrongly(capsys, arguments, says):
     assert not out
     assert says in err
     assert err.startswith("error: ")
+
+
+def test_a_forward_that_is_free_is_drawn_beside_a_backward_that_is_not(capsys):
+    code, out, _ = run(capsys, "gpipe", "--stages", "1", "--micro-batches", "2", "--forward", "0", "--backward", "1")
+    assert code == 0
+    assert "stage 0 |B0=B1=|" in out
 
 
 def test_a_circle_in_a_file_names_stage_and_operation(capsys, tmp_path):

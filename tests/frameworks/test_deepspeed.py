@@ -58,6 +58,7 @@ def test_one_setting_at_a_time(table, where, expected):
     [
         ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage: is 4, not 0 to 3"),
         ({"train_batch_size": "many"}, "train_batch_size: expected a number"),
+        ({"train_batch_size": True}, "train_batch_size: expected a number, got true"),
         ({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2}, "30, not 4 x 2 x 16"),
         ({"tensor_parallel": {"autotp_size": 3}}, "a multiple of 3 GPUs, not 16"),
         ({"fp16": {"enabled": [1]}}, "fp16.enabled: expected true or false"),

@@ -126,6 +126,11 @@ def test_sizes_may_be_missing_and_gpus_unknown():
         ("nothing to see", "no Megatron-LM arguments"),
         ("torchrun pretrain_bert.py --num-layers 2", "does not train a decoder"),
         (f"{SIZES} --tensor-model-parallel-size many", "--tensor-model-parallel-size: expected a number"),
+        (f"{SIZES} --tensor-model-parallel-size --bf16", "--tensor-model-parallel-size: needs a number, but has no value"),
+        (
+            f"{SIZES} --tensor-model-parallel-size -2",
+            "--tensor-model-parallel-size: expected a whole number of 1 or more, got '-2'",
+        ),
         (f"{SIZES} --tensor-model-parallel-size 3", "does not divide 8 GPUs"),
         (f"{SIZES} --num-experts 4 --moe-layer-freq [0]*9", "does not name 4 layers"),
         (f"{SIZES} --num-experts 4 --moe-layer-freq __import__", "not a pattern of layers"),

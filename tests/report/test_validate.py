@@ -39,6 +39,12 @@ def test_a_narrow_page_cuts_no_cell(some):
     assert not any(line.rstrip().endswith("…") for line in lines)
 
 
+def test_no_line_is_wider_than_a_terminal(some):
+    lines = validation_lines(some, Page(72), worst=3)
+    assert lines[0].startswith("runs 118: 106 predicted")
+    assert max(len(line) for line in lines) <= 72
+
+
 def test_without_the_worst_rows(some):
     assert "worst runs" not in "\n".join(validation_lines(some, Page(), worst=0))
 
