@@ -67,6 +67,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError("not valid TOML: nested too deeply", where=str(path)) from None
 
 
+# pydantic's complaints that speak of its own types rather than of what a person may write
+IN_OUR_WORDS = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+}
+
+
 def validate(kind: type[S], data: Mapping[str, Any], where: str) -> S:
     """Return `data` as a `kind`, or raise UsageError that names the first wrong key and what is allowed there."""
     for key, value in data.items():  # pydantic would take true for 1
@@ -109,7 +118,7 @@ def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) ->
     elif first["type"] == "value_error":
         message = str(first["ctx"]["error"])
     else:
-        message = f"{first['msg'][0].lower()}{first['msg'][1:]}, got {given}"
+        message = f"{IN_OUR_WORDS.get(first['type'], first['msg'][0].lower() + first['msg'][1:])}, got {given}"
     if len(complaints) > 1:
         more = len(complaints) - 1
         message += f" ({more} more problem{'s' if more > 1 else ''})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -65,12 +65,7 @@ class Workload(Spec):
     lora_rank: Annotated[int, Field(gt=0, le=1 << 16)] | None = (
         None  # LoRA: the model is frozen, adapters of this rank are trained
     )
-    lora_modules: Annotated[tuple[LoraModule, ...], Field(min_length=1)] = (
-        "qkv",
-        "out",
-        "up",
-        "down",
-    )  # where the adapters stand
+    lora_modules: tuple[LoraModule, ...] = ("qkv", "out", "up", "down")  # where the adapters stand
     framework_date: str | None = None  # ISO date; defaults of the era apply
 
     @field_validator("precision", mode="before")
@@ -82,6 +77,13 @@ class Workload(Spec):
     @classmethod
     def _list(cls, given: object) -> object:
         return tuple(re.split(r"[,+ -]+", given)) if isinstance(given, str) and given else given
+
+    @field_validator("lora_modules")
+    @classmethod
+    def _some(cls, given: tuple[LoraModule, ...]) -> tuple[LoraModule, ...]:
+        if not given or len(set(given)) < len(given):
+            raise ValueError(f"must name one or more of {', '.join(get_args(LoraModule))}, each once")
+        return given
 
     @field_validator("framework_date", mode="before")
     @classmethod

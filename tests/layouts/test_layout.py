@@ -82,7 +82,7 @@ def test_a_wrong_layout_is_one_clear_message(text, says):
         ({"order": ["tp", "cp", "dp", "dp"]}, "once each"),
         ({"schedule": "1f2b"}, "schedule"),
         ({"offload_optimizer": float("nan")}, "finite"),
-        ({"tp": 2.5}, "integer"),
+        ({"tp": 2.5}, "whole number"),
     ],
 )
 def test_a_wrong_field_names_key_and_allowed_values(data, says):

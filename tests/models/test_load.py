@@ -135,7 +135,7 @@ def test_cycles_and_long_chains_are_refused(tmp_path):
         (("hidden = 64\n", ""), "hidden: is missing"),
         (("hidden = 64", "hidden = -64"), "hidden: .*greater than 0"),
         (("hidden = 64", "hidden = nan"), "hidden"),
-        (("hidden = 64", 'hidden = "64 MiB"'), "hidden: .*integer"),
+        (("hidden = 64", 'hidden = "64 MiB"'), "hidden: .*whole number"),
         (("heads = 8\n", "heads = 7\n"), r"heads \(7\) must be a multiple of kv_heads \(2\)"),
         (('kind = "gqa"', 'kind = "gqua"'), "mixer: .*gqa"),
         (('kinds = ["block"]', 'kinds = ["blok"]'), "layer kind 'blok' is not one of"),
