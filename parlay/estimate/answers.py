@@ -6,8 +6,12 @@ import dataclasses
 from collections import Counter
 
 from parlay.errors import UnknownNameError
+from parlay.estimate.adapters import trained_adapters
+from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import Estimate
+from parlay.estimate.frameworks import resolve
 from parlay.estimate.terms import Term
+from parlay.formulas import optimizer_state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +31,15 @@ def run_length(e: Estimate, gpu_hour_usd: float | None) -> RunLength:
     seconds = tokens / (e.tokens_per_s_per_gpu * e.gpus)
     hours = seconds * e.gpus / 3600
     return RunLength(seconds, hours, hours * gpu_hour_usd if gpu_hour_usd else None)
+
+
+def checkpoint_bytes(e: Estimate) -> float:
+    """Return the bytes of a checkpoint that the training can go on from; with LoRA it holds the adapters alone. [B]"""
+    settings, counts = resolve(e.workload, e.cluster.device), parameters(e.model)
+    adapters = trained_adapters(e.model, e.workload)
+    trained = counts.total + (counts.mtp if e.model.mtp_layers else 0) if adapters is None else adapters
+    bytes_each = {"weight_bytes": settings.weight_bytes, "master_bytes": settings.master_bytes}
+    return float(optimizer_state.checkpoint_bytes(trained, moments_bytes=settings.states_bytes, **bytes_each))
 
 
 def differences(first: Estimate, second: Estimate) -> list[tuple[str, str, str, float | None, float | None]]:

@@ -227,6 +227,18 @@ class FlopsConvention:
     mtp: bool = False  # multi-token-prediction modules count
     recompute: bool = False  # a second forward of the layers counts (HFU, full recompute)
 
+    @property
+    def in_words(self) -> str:
+        """What counts and what does not."""
+        scores = "causal attention halved" if self.causal_half else "attention counted in full"
+        weights = "6 FLOPs for every active parameter" if self.all_parameters else "LM head counted"
+        embedding = ", the input embedding among them" if self.embedding else ""
+        again = ", a second forward of the layers counted (HFU)" if self.recompute else ""
+        left = [] if self.recompute else ["recompute"]
+        left += [] if self.all_parameters else ["router", "padding"]
+        out = f"; {' and '.join([', '.join(left[:-1])] * (len(left) > 1) + left[-1:])} not" if left else ""
+        return f"{scores}, {weights}{embedding}{again}{out}"
+
 
 CONVENTIONS = {
     c.name: c

@@ -30,8 +30,6 @@ from parlay.models.spec import ModelSpec
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
 
-MFU_CONVENTION = "megatron"  # causal attention halved, LM head counted, recompute not: see parlay.estimate.counts
-
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
@@ -187,7 +185,7 @@ def _estimate(
     per_gpu = workload.global_batch * workload.seq_len / step_s / layout.gpus
     adapters = trained_adapters(model, workload)
     reach = min(workload.document_len or workload.seq_len, workload.seq_len)
-    flops = flops_per_token(model, reach, convention=MFU_CONVENTION, adapters=adapters)
+    flops = flops_per_token(model, reach, convention=workload.flops_convention, adapters=adapters)
     return Estimate(
         model=model,
         cluster=cluster,
@@ -202,7 +200,7 @@ def _estimate(
         tokens_per_s_per_gpu=per_gpu,
         flops_per_token=flops,
         mfu=per_gpu * flops / peak,
-        mfu_convention=MFU_CONVENTION,
+        mfu_convention=workload.flops_convention,
         mfu_peak_flops_per_s=peak,
         assumptions=prices.memory.assumptions,
         violations=(),

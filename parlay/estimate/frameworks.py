@@ -200,14 +200,18 @@ class Settings:
         return 2.0 * self.moment_bytes
 
     @property
+    def states_bytes(self) -> float:
+        """Bytes of all states that the optimizer keeps of a parameter; adafactor's factors are a few for a whole matrix."""
+        return {"adamw": self.moments_bytes, "adamw-8bit": 2.0, "adafactor": 0.0, "muon": 4.0, "sgd": 4.0}[self.optimizer]
+
+    @property
     def optimizer_traffic_bytes(self) -> float:
         """Bytes read and written per owned parameter in a step: gradient read; states read and written; weight written."""
-        states = {"adamw": self.moments_bytes, "adamw-8bit": 2.0, "adafactor": 0.0, "muon": 4.0, "sgd": 4.0}[self.optimizer]
         each = step_traffic_bytes(
             1.0,
             gradient_bytes=self.gradient_bytes,
             master_bytes=self.master_bytes,
-            moments_bytes=states,
+            moments_bytes=self.states_bytes,
             weight_bytes=self.weight_bytes,
         )
         return float(each)

@@ -371,6 +371,60 @@ def step_traffic_bytes(
     return P * (g + 2 * (q + o) + w)
 
 
+def checkpoint_bytes(
+    parameters: ArrayLike, *, weight_bytes: ArrayLike = 2, master_bytes: ArrayLike = 4, moments_bytes: ArrayLike = 8
+) -> Real:
+    r"""Return the bytes of a checkpoint that training can go on from.
+
+    Weights, main weights and moments of every trained parameter, each once, whatever the layout; gradients are not saved:
+
+    $$ C = P (w + q + o) $$
+
+    Parameters
+    ----------
+    parameters : array_like
+        Parameters P that are trained. [-]
+    weight_bytes : array_like, default 2
+        Bytes w of the weight used in compute. [B]
+    master_bytes : array_like, default 4
+        Bytes q of a main weight; 0 where the weight itself is updated. [B]
+    moments_bytes : array_like, default 8
+        Bytes o of all moments of a parameter. [B]
+
+    Returns
+    -------
+    float or ndarray
+        Bytes on storage. [B]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative.
+
+    Notes
+    -----
+    The state of the data loader and of random numbers is left out: megabytes.
+
+    Examples
+    --------
+    BLOOM-176B, whose full checkpoint is printed as 2.3 TB and its bf16 weights as 329 GB, both in powers of two:
+
+    >>> round(float(checkpoint_bytes(176_247_271_424) / 2**40), 2)
+    2.24
+    >>> checkpoint_bytes([1e9, 2e9], master_bytes=0)
+    array([1.e+10, 2.e+10])
+
+    References
+    ----------
+    .. [1] BigScience, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model", model card: checkpoint size.
+    """
+    P = _check.real("parameters", parameters, low=0)
+    w = _check.real("weight_bytes", weight_bytes, low=0)
+    q = _check.real("master_bytes", master_bytes, low=0)
+    o = _check.real("moments_bytes", moments_bytes, low=0)
+    return P * (w + q + o)
+
+
 def zero_infinity_estimate(
     parameters: ArrayLike, largest_layer: ArrayLike, *, shards: ArrayLike, state_bytes: ArrayLike = 18, live_bytes: ArrayLike = 4
 ) -> Real:

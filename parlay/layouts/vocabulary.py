@@ -15,6 +15,17 @@ Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "muon", "sgd"]
 Framework = Literal["megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm"]
 StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
 LoraModule = Literal["qkv", "out", "up", "down"]  # projections of attention or a mixer, and of a dense or shared MLP
+Convention = Literal[
+    "megatron",
+    "korthikanti",
+    "narayanan",
+    "torchtitan",
+    "torchtitan-causal",
+    "nanotron",
+    "llm-foundry",
+    "llm-foundry-hfu",
+    "palm",
+]  # what a source counts as the FLOPs of a token: parlay.estimate.counts
 CrossEntropy = Literal["unfused", "fused", "te", "chunked"]
 Recompute = Literal[
     "none", "core_attention", "norm", "mlp_activation", "mla_up", "mlp", "moe", "shared_experts", "selective_ops", "full"

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from parlay.layouts.vocabulary import CrossEntropy, Framework, LoraModule, Optimizer, Precision, StateDtype
+from parlay.layouts.vocabulary import Convention, CrossEntropy, Framework, LoraModule, Optimizer, Precision, StateDtype
 from parlay.specfile import Spec
 
 GraphModule = Literal["attention", "mamba", "mlp", "moe_router", "moe"]
@@ -66,6 +66,7 @@ class Workload(Spec):
         None  # LoRA: the model is frozen, adapters of this rank are trained
     )
     lora_modules: tuple[LoraModule, ...] = ("qkv", "out", "up", "down")  # where the adapters stand
+    flops_convention: Convention = "megatron"  # which FLOPs the printed MFU counts; nothing else follows from it
     framework_date: str | None = None  # ISO date; defaults of the era apply
 
     @field_validator("precision", mode="before")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from parlay import __version__
-from parlay.estimate.answers import differences, run_length
+from parlay.estimate.answers import checkpoint_bytes, differences, run_length
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.frameworks.given import Imported
@@ -110,6 +110,7 @@ class EstimateDocument(_Document):
     stage_layers: list[list[int]]  # of each chunk of each stage
     host_memory_bytes: float  # offloaded to the fullest host
     host_memory_limit_bytes: float | None
+    checkpoint_bytes: float  # of weights and optimizer state, or of the adapters
     assumptions: list[str]
     expected: ExpectedDocument | None = None
     run_s: float | None = None
@@ -295,6 +296,7 @@ def estimate_document(e: Estimate, gpu_hour_usd: float | None = None) -> Estimat
         memory_limit_bytes=e.memory_limit_bytes, memory_worst_stage=e.worst_stage, time=TermDocument.of(e.step),
         hidden=TermDocument.of(e.hidden), memory=[TermDocument.of(t) for t in e.memory], stage_layers=e.stage_layers,
         host_memory_bytes=e.host_bytes, host_memory_limit_bytes=e.host_limit_bytes,
+        checkpoint_bytes=checkpoint_bytes(e),
         assumptions=list(e.assumptions), expected=expected_document(e), **run,
     )  # fmt: skip
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from parlay.estimate.answers import differences, run_length
+from parlay.estimate.answers import checkpoint_bytes, differences, run_length
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.report.layout import options
 from parlay.report.question import both_questions, question_lines
 from parlay.report.sources import accuracy_lines, assumption_lines
 from parlay.report.table import Column, Page, apportion, render, wrap
-from parlay.units import GIB, show_bytes, show_count, show_seconds, show_usd, significant
+from parlay.units import GIB, show_bytes, show_count, show_rate, show_seconds, show_usd, significant
 
 
 def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -> list[str]:
@@ -31,6 +31,8 @@ def estimate_lines(e: Estimate, page: Page, gpu_hour_usd: float | None = None) -
             f"{tokens} token{'' if tokens == '1' else 's'} take{'s' if tokens == '1' else ''} {show_seconds(run.run_s)}, {show_count(run.gpu_hours)} GPU-hours{cost}",
             page,
         )
+    what = "the adapters" if e.workload.lora_rank else "weights and optimizer state"
+    out += wrap(f"a checkpoint of {what} holds {show_rate(checkpoint_bytes(e), 'B')}", page)
     out += ["", *_stages(e, page), "", *_tree(e.memory[e.worst_stage], f"memory of stage {e.worst_stage}", "GiB", GIB, page)]
     out += ["", *_tree(e.step, "time of a step", "ms", 1e-3, page)]
     if e.hidden.value > 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from parlay.estimate.counts import CONVENTIONS
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.precision import matmul_dtype
 from parlay.report.table import Page, wrap
@@ -19,9 +20,6 @@ MEANING = {
 }
 MEANING_OF_BYTES = MEANING | {"default": "default sizes of the libraries' buffers"}  # no rate is behind a size
 LEAST_SHARE = 0.005  # of the step; what prints as 0 % is left out
-CONVENTION = {
-    "megatron": "causal attention halved, LM head counted; recompute, router and padding not",
-}
 
 
 def assumption_lines(e: Estimate, page: Page) -> list[str]:
@@ -58,8 +56,9 @@ def accuracy_lines(e: Estimate, page: Page) -> list[str]:
     precision = e.workload.precision
     format_ = matmul_dtype(e.cluster.device, precision) if precision == "fp32" else precision
     peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {format_}"
-    counted = CONVENTION[e.mfu_convention]
-    if e.model.mtp_layers:
+    convention = CONVENTIONS[e.mfu_convention]
+    counted = convention.in_words
+    if e.model.mtp_layers and convention.mtp:
         counted = counted.replace("LM head counted", "LM head and multi-token prediction counted")
     out += wrap(f"MFU: {counted}; against {peak} ({e.mfu_convention})", page, hang="  ")
     return [*out, *expected_lines(e, page)]

@@ -80,6 +80,7 @@ _WITHOUT = (
         "a list of tensors that one framework's router and dispatcher keep",
         "activations_moe.combine_held activations_moe.router_kept activations_moe.row_map_kept",
     ),
+    ("nothing in the room is written to storage", "optimizer_state.checkpoint_bytes"),
     ("every weight in the room is trained; none is frozen", "parameters.lora_parameters flops.adapter_training_flops"),
     (
         "no state mixers in the room",

@@ -219,3 +219,29 @@ def test_hints_name_what_can_be_typed(parlay, tmp_path):
     asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "dp8"]
     assert "did you mean layout.cp_kind?" in parlay(*asked, "--set", "cp_kind=ulysses").err
     assert "did you mean training.seq_len?" in parlay(*asked, "--set", "seq_len=1").err
+
+
+def test_mfu_by_the_convention_asked_for(parlay):
+    """The step stays; torchtitan counts the whole of a causal attention, Megatron half of it."""
+    asked = ("estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.pp1.dp4", "--global-batch", "64")
+    mine = parlay(*asked, "--json").document["estimate"]
+    theirs = parlay(*asked, "--set", "training.flops_convention=torchtitan", "--json").document["estimate"]
+    assert (mine["flops_convention"], theirs["flops_convention"]) == ("megatron", "torchtitan")
+    assert mine["step_s"] == theirs["step_s"]
+    assert theirs["mfu"] / mine["mfu"] == theirs["flops_per_token"] / mine["flops_per_token"] > 1
+    text = parlay(*asked, "--set", "training.flops_convention=torchtitan").out
+    assert "attention counted in full" in text
+    assert "(torchtitan)" in text
+    refused = parlay(*asked, "--set", "training.flops_convention=flops")
+    assert refused.code == 2
+    assert "'palm'" in refused.err
+
+
+def test_a_checkpoint_by_hand(parlay):
+    """Llama 8B: 2 + 12 bytes a parameter under Megatron, 4 + 8 under torchtitan, which updates the weights themselves."""
+    asked = ("estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.pp1.dp4", "--global-batch", "64")
+    for framework, each in (("megatron-core", 14), ("torchtitan", 12), ("deepspeed", 14)):
+        found = parlay(*asked, "--framework", framework, "--json").document["estimate"]["checkpoint_bytes"]
+        assert found == each * 8_030_261_248
+    assert "a checkpoint of weights and optimizer state holds 112 GB" in parlay(*asked).out
+    assert "a checkpoint of the adapters holds" in parlay(*asked, "--lora", "8").out

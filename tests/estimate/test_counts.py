@@ -2,6 +2,7 @@
 
 import dataclasses
 import timeit
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from parlay.errors import UnknownNameError
 from parlay.estimate import counts
 from parlay.estimate.counts import CONVENTIONS, flops_per_token, kv_bytes, kv_bytes_per_token, parameters
+from parlay.layouts.vocabulary import Convention
 from parlay.models.load import list_models, load_model
 from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp, Run
 
@@ -459,3 +461,13 @@ def test_latent_down_projections_are_on_every_rank():
     assert parts["latent down-projections and norms"].rule == "whole"
     assert parts["heads"].count == 187_107_328 - down
     assert parts["shared experts"].rule == "tp"
+
+
+def test_a_workload_may_name_every_convention():
+    assert set(get_args(Convention)) == set(CONVENTIONS)
+
+
+def test_the_words_of_a_convention_follow_from_what_it_counts():
+    assert CONVENTIONS["megatron"].in_words == "causal attention halved, LM head counted; recompute, router and padding not"
+    assert "HFU" in CONVENTIONS["narayanan"].in_words
+    assert len({c.in_words for c in CONVENTIONS.values()}) >= len(CONVENTIONS) - 2  # torchtitan's is PaLM's, but for windows

@@ -114,3 +114,17 @@ def test_shards_share_the_state_out(D):
     assert D * state.factored_moments(64, 48, matrices=7, shards=D) == pytest.approx(
         float(state.factored_moments(64, 48, matrices=7))
     )
+
+
+def test_bloom_checkpoint_as_printed():
+    """The model card of BLOOM: bf16 weights 329 GB, full checkpoint with optimizer states 2.3 TB, both powers of two."""
+    P = 176_247_271_424
+    assert state.checkpoint_bytes(P, master_bytes=0, moments_bytes=0) / 2**30 == pytest.approx(329, rel=0.003)
+    assert state.checkpoint_bytes(P) / 2**40 == pytest.approx(2.3, rel=0.03)
+
+
+def test_a_checkpoint_is_the_state_without_gradients():
+    """ZeRO's own count of 16 bytes a parameter under mixed precision has 2 of a bf16 gradient, which is not saved."""
+    assert state.zero_state(1e9, shards=1, stage=0) - state.checkpoint_bytes(1e9) == 2e9
+    with pytest.raises(FormulaDomainError, match="moments_bytes"):
+        state.checkpoint_bytes(1, moments_bytes=-1)
