@@ -51,6 +51,9 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"nemotron-?4?-340b", "nemotron-4-340b"),
     (r"nemotron-?4?-15b", "nemotron-4-15b"),
     (r"nemotron-(v)?3-nano", "nemotron-3-nano-30b-a3b"),
+    (r"qwen-?3[.-]5-397b", "qwen3.5-397b-a17b"),
+    (r"qwen-?3[.-]5-27b", "qwen3.5-27b"),
+    (r"qwen-?3-next-80b", "qwen3-next-80b-a3b"),
     (r"qwen-?3-(moe-)?30b", "qwen3-30b-a3b"),
     (r"qwen-?3-(moe-)?235b", "qwen3-235b-a22b"),
     (r"qwen-?3-32b", "qwen3-32b"),
@@ -70,14 +73,14 @@ class UnknownArchitecture(UsageError):
 
 
 def fold(name: str) -> str:
-    """Return a model name in lower case with single dashes.
+    """Return a model name in lower case with single dashes, without the organisation before it.
 
     Examples
     --------
-    >>> fold("Qwen3_30B_a3B (tokendrop)"), fold("Nemotron V3 Nano 30B")
-    ('qwen3-30b-a3b-tokendrop', 'nemotron-v3-nano-30b')
+    >>> fold("Qwen3_30B_a3B (tokendrop)"), fold("Nemotron V3 Nano 30B"), fold("meta-llama/Llama-2-7b-hf")
+    ('qwen3-30b-a3b-tokendrop', 'nemotron-v3-nano-30b', 'llama-2-7b-hf')
     """
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower().rsplit("/", 1)[-1]).strip("-")
 
 
 def architecture(name: str, arch: Mapping[str, Any]) -> tuple[ModelSpec, tuple[str, ...]]:
@@ -273,6 +276,14 @@ def pattern_layers(pattern: str) -> tuple[Layers, ...]:
     return tuple(Layers(**run) for run in megatron_model.pattern_layers(pattern))
 
 
+def nemotron_h_56b() -> ModelSpec:
+    """Return Nemotron-H 56B (arXiv:2504.03624, table 1)."""
+    arch = {
+        "hidden": 8192, "ffn": 32768, "mamba_layers": 54, "mlp_layers": 54, "attn_layers": 10, "heads": 64, "kv_heads": 8, "vocab": 131072,
+    }  # fmt: skip
+    return _hybrid("Nemotron-H-56B", arch)
+
+
 def nemotron_3_super() -> ModelSpec:
     """Return Nemotron 3 Super 120B-A12B as Megatron-LM's own release test trains it.
 
@@ -394,6 +405,7 @@ def baichuan_2_13b() -> ModelSpec:
 
 
 OWN = {
+    "nemotron-h-56b": nemotron_h_56b,
     "nemotron-3-super": nemotron_3_super,
     "nemotron-v3-super": nemotron_3_super,
     "nemotron-3-ultra": nemotron_3_ultra,

@@ -32,6 +32,7 @@ class Habit:
     in_place: bool | None = None  # shards are gathered into and reduced from the tensors themselves
     bf16_gradient: StateDtype | None = None  # with bf16 weights, where it differs
     by_cost: bool = False  # layers are dealt out to pipeline stages by their cost
+    pure: bool = False  # with bf16 weights nothing is kept in fp32
     remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
     said: str = ""
 
@@ -60,7 +61,10 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"megatron-(lm|core)", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
     Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
           said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
-    Habit(r"torchtitan|torchao|torchtune|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
+    # recipes/configs/llama3_1/8B_full.yaml: dtype bf16 for weights and optimizer, enable_activation_checkpointing True
+    Habit(r"torchtune", "torchtitan", "2025-01-31", 3, "bf16", "chunked", True, recompute=("full",), pure=True,
+          said="torchtune: weights and optimizer in bf16, activations checkpointed (its recipes' defaults)"),
+    Habit(r"torchtitan|torchao|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
     Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
     # huggingface/bench_cluster, bench_cluster/template/base_config.py of July 2024

@@ -25,6 +25,13 @@ from parlay.validation.runs import Run
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
 
 
+# Words of a run's notes -> schedule; the first that matches wins.
+SCHEDULES_NAMED = (
+    (r"dualpipe-?v", "dualpipev"), (r"dualpipe", "dualpipe"), (r"zero[- ]bubble[- ]v\b|\bzb-?v", "zb-v"), (r"\bzb-?h2|\bzb2p", "zb-h2"),
+    (r"\bzb-?h1|\bzb1p|zero[- ]bubble", "zb-h1"), (r"\bgpipe\b", "gpipe"),
+)  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
     """A run as Parlay prices it. `scale` corrects a batch that its micro-batches do not divide."""
@@ -198,10 +205,7 @@ def _optimizer_on_host(run: Run, said: list[str]) -> bool:
 
 def _schedule(run: Run) -> str | None:
     note = f"{run.setting('overlap_notes')} {run.notes}".lower()
-    for word, name in (("dualpipev", "dualpipev"), ("dualpipe", "dualpipe"), ("zero-bubble v", "zb-v"), ("zbv", "zb-v")):
-        if word in note:
-            return name
-    return None
+    return next((name for pattern, name in SCHEDULES_NAMED if re.search(pattern, note)), None)
 
 
 def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, said: list[str]) -> tuple[Workload, ModelSpec]:
@@ -217,6 +221,8 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     if gradient is None and precision == "bf16":
         gradient = habit.bf16_gradient
     master, moment = words.states_of(states, precision)
+    if habit.pure and precision == "bf16" and not states:
+        master, moment = "bf16", "bf16"
     if master is None and habit.remainder and precision == "bf16":
         master = "fp16"
         said.append("precision-aware optimizer: the main weight's 16-bit remainder beside the bf16 weight (recipes' default)")

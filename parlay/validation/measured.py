@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import flops_per_token
 from parlay.validation.mapping import Case
 
@@ -17,8 +18,8 @@ CONVENTION_WORDS: tuple[tuple[str, str], ...] = (
     (r"palm", "palm"),
     (r"nanotron", "nanotron"),
     (r"bridge flop_utils|automodel|megatron model flops|nemo2", "megatron"),
-    (r"non-causal-halved", "korthikanti"),
-    (r"causal-halved", "megatron"),
+    (r"non-causal|full attention", "korthikanti"),
+    (r"causal", "megatron"),
 )
 
 
@@ -60,5 +61,8 @@ def _from_flops(case: Case, tokens: float, gpus: int) -> Measured:
     if name is None or case.run.flops_per_s_per_gpu is None:
         return Measured(None, "FLOP/s in a convention that is not known")
     correction = 1.03 if "3% low" in low else 1.0  # bigscience's calculator of before 2022-02-21 read 3 % low
-    each = flops_per_token(case.model, case.workload.seq_len, convention=name, mtp=case.model.mtp_layers > 0)
+    each = flops_per_token(
+        case.model, case.workload.seq_len, convention=name, mtp=case.model.mtp_layers > 0,
+        adapters=trained_adapters(case.model, case.workload),
+    )  # fmt: skip
     return Measured(each * tokens / (case.run.flops_per_s_per_gpu * correction * gpus), f"FLOP/s, {name} convention")

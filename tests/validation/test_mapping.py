@@ -1,5 +1,7 @@
 """What each kind of row becomes, checked by hand against the printed cells and the settings beside them."""
 
+import dataclasses
+
 import pytest
 
 from parlay.estimate.counts import parameters
@@ -289,3 +291,43 @@ def test_names_of_sources_find_the_catalog(name, model):
 def test_a_name_of_nothing_is_not_guessed(name):
     with pytest.raises(UnknownArchitecture):
         architecture(name, {})
+
+
+def published(runs, name, **changes):
+    """Return a packaged run with some of its fields changed, as a file of one's own may have them."""
+    return dataclasses.replace(runs[name], **changes)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "device"),
+    [("a100-sxm-40gb", "a100-sxm-40gb"), ("a100-40gb", "a100-sxm-40gb"), ("a100-sxm-80gb", "a100-sxm"), ("a100-80gb-sxm", "a100-sxm"),
+     ("a100", "a100-sxm"), ("h100", "h100-sxm"), ("h100-sxm-80gb", "h100-sxm")],
+)  # fmt: skip
+def test_a_device_by_any_of_its_names(runs, hardware, device):
+    assert map_run(published(runs, "dgxc-llama8b-001", hardware=hardware)).cluster.device.id == device
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("meta-llama/Llama-2-7b-hf", "llama-2-7b"), ("Nemotron_H_56B", "nemotron-h-56b"), ("Qwen3_5_397B", "qwen3.5-397b-a17b"),
+     ("Qwen3-Next-80B", "qwen3-next-80b-a3b")],
+)  # fmt: skip
+def test_a_model_by_any_of_its_names(runs, name, model):
+    assert map_run(published(runs, "dgxc-llama8b-001", model=name, arch={})).model.id == model
+
+
+@pytest.mark.parametrize(
+    ("words", "schedule"),
+    [("dualpipe", "dualpipe"), ("DualPipeV", "dualpipev"), ("ZBV", "zb-v"), ("zero-bubble v", "zb-v"), ("zero bubble", "zb-h1"),
+     ("ZB1P", "zb-h1"), ("zb-h2", "zb-h2"), ("GPipe", "gpipe"), ("1F1B", "1f1b")],
+)  # fmt: skip
+def test_schedules_that_notes_name(runs, words, schedule):
+    assert map_run(published(runs, "bloom-092", notes=words)).layout.schedule in (
+        schedule,
+        None if schedule == "1f1b" else schedule,
+    )
+
+
+def test_torchtune_trains_in_bf16_alone(runs):
+    work = map_run(published(runs, "torchao-004", framework="torchtune")).workload
+    assert (work.master_dtype, work.moment_dtype) == ("bf16", "bf16")
