@@ -22,8 +22,8 @@ from parlay.models.load import load_model
 from parlay.models.spec import GroupedAttention, LatentAttention, LayerKind, Mamba2, ModelSpec, MoeMlp
 from parlay.report.docs import table
 from parlay.units import show_bytes, show_count, significant
-from parlay.validation.architectures import nemotron_3_super
 
+SUPER = "nemotron-3-super-120b-a12b"
 LONG = 32_768  # tokens, where windows and states differ most from plain attention
 CACHE = 131_072
 MAMBA_OPERATIONS = 7  # of a state element and token: parlay.estimate.counts
@@ -200,7 +200,7 @@ def hybrid() -> str:
 
 def latent_experts() -> str:
     """Return the section of experts that work on a latent (LatentMoE)."""
-    model = nemotron_3_super()
+    model = load_model(SUPER)
     m = next(k.mlp for k in model.kinds.values() if isinstance(k.mlp, MoeMlp))
     h, latent = model.hidden, m.latent_width or 0
     alpha = h / latent
@@ -250,8 +250,8 @@ def whole_steps() -> str:
         Step("hybrid", nemotron, with_attention_for_mamba(nemotron), "tp8.dp8.mb1", LONG, 64, ("full",)),
         Step(
             "experts on a latent",
-            nemotron_3_super(),
-            without_latent(nemotron_3_super()),
+            load_model(SUPER),
+            without_latent(load_model(SUPER)),
             "tp2.dp32.ep64.etp1.mb1",
             8192,
             512,

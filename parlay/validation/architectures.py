@@ -30,6 +30,7 @@ from parlay.models.spec import Run as Layers
 
 # Folded name of a source -> catalog id. The first pattern that matches from the start of the name wins.
 NAMES: tuple[tuple[str, str], ...] = (
+    (r"(deepseek-?|ds)v4-?flash", "deepseek-v4-flash"),
     (r"deepseek-?v3|dsv3", "deepseek-v3"),
     (r"deepseek-?v2-lite", "deepseek-v2-lite"),
     (r"deepseek-?v2", "deepseek-v2"),
@@ -45,12 +46,16 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"llama-?2?-(chinese-)?13b", "llama-2-13b"),
     (r"llama-?2?-(chinese-)?7b|llama-like-7b|internlm-7b", "llama-2-7b"),
     (r"llama-?4-scout", "llama-4-scout"),
+    (r"llama-?4-maverick", "llama-4-maverick"),
     (r"mixtral-8x7b", "mixtral-8x7b"),
     (r"mixtral-8x22b", "mixtral-8x22b"),
     (r"mistral-7b", "mistral-7b"),
     (r"nemotron-?4?-340b", "nemotron-4-340b"),
     (r"nemotron-?4?-15b", "nemotron-4-15b"),
     (r"nemotron-(v)?3-nano", "nemotron-3-nano-30b-a3b"),
+    (r"nemotron-(v)?3-super", "nemotron-3-super-120b-a12b"),
+    (r"nemotron-(v)?3-ultra", "nemotron-3-ultra-550b-a55b"),
+    (r"moonlight", "moonlight-16b-a3b"),
     (r"qwen-?3[.-]5-397b", "qwen3.5-397b-a17b"),
     (r"qwen-?3[.-]5-27b", "qwen3.5-27b"),
     (r"qwen-?3-next-80b", "qwen3-next-80b-a3b"),
@@ -284,50 +289,6 @@ def nemotron_h_56b() -> ModelSpec:
     return _hybrid("Nemotron-H-56B", arch)
 
 
-def nemotron_3_super() -> ModelSpec:
-    """Return Nemotron 3 Super 120B-A12B as Megatron-LM's own release test trains it.
-
-    NVIDIA/Megatron-LM d98e8a64, tests/functional_tests/test_cases/hybrid/nemotron3_super_release_gb200_sm.
-    """
-    pattern = "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME"
-    experts = MoeMlp(
-        experts=512, top_k=22, width=2688, gated=False, activation="relu2", shared_width=5376, latent_width=1024,
-    )  # fmt: skip
-    kinds = {
-        "mamba": LayerKind(mixer=Mamba2(heads=128, head_dim=64, groups=8, state=128), mlp=NoMlp(), norms=1),
-        "experts": LayerKind(mixer=NoMixer(), mlp=experts, norms=1),
-        "attention": LayerKind(mixer=GroupedAttention(heads=32, kv_heads=2, head_dim=128, rope=False), mlp=NoMlp(), norms=1),
-        "mtp": LayerKind(mixer=GroupedAttention(heads=32, kv_heads=2, head_dim=128, rope=False), mlp=experts),
-    }
-    return ModelSpec(
-        id="nemotron-3-super", name="Nemotron 3 Super", family="nemotron", hidden=4096, vocab=131072, kinds=kinds,
-        layers=pattern_layers(pattern), source=nemotron_3_super.__doc__ or "", mtp_kind="mtp",
-    )  # fmt: skip
-
-
-def nemotron_3_ultra() -> ModelSpec:
-    """Return Nemotron 3 Ultra 550B-A55B.
-
-    NVIDIA-NeMo/Nemotron a07d43d, skills/nemotron-ultra/paper/architecture.md (the report's table 1); the order of the layers from
-    Megatron-LM 0732182, examples/post_training/modelopt/conf/nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16.sh.
-    """
-    pattern = "MEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
-    experts = MoeMlp(
-        experts=512, top_k=22, width=5120, gated=False, activation="relu2", shared_width=10240, latent_width=2048,
-    )  # fmt: skip
-    attention = GroupedAttention(heads=64, kv_heads=2, head_dim=128, rope=False)
-    kinds = {
-        "mamba": LayerKind(mixer=Mamba2(heads=256, head_dim=64, groups=8, state=128), mlp=NoMlp(), norms=1),
-        "experts": LayerKind(mixer=NoMixer(), mlp=experts, norms=1),
-        "attention": LayerKind(mixer=attention, mlp=NoMlp(), norms=1),
-        "mtp": LayerKind(mixer=attention, mlp=experts),
-    }
-    return ModelSpec(
-        id="nemotron-3-ultra", name="Nemotron 3 Ultra", family="nemotron", hidden=8192, vocab=131072, kinds=kinds,
-        layers=pattern_layers(pattern), source=nemotron_3_ultra.__doc__ or "", mtp_kind="mtp",
-    )  # fmt: skip
-
-
 def nemotron_3_5_lightning() -> ModelSpec:
     """Return Nemotron 3.5 Lightning: Nemotron 3 Nano's shape with multi-token prediction.
 
@@ -338,47 +299,12 @@ def nemotron_3_5_lightning() -> ModelSpec:
     return nano.model_copy(update={"id": "nemotron-3.5-lightning", "kinds": {**nano.kinds, "mtp": both}, "mtp_kind": "mtp"})
 
 
-def moonlight() -> ModelSpec:
-    """Return Moonlight-16B-A3B (moonshotai/Moonlight-16B-A3B config.json): DeepSeek-V3's layout, full-rank queries."""
-    arch = {
-        "hidden": 2048, "heads": 16, "vocab": 163840, "layers": 27, "dense_layers": 1, "ffn": 11264, "expert_ffn": 1408,
-        "shared_ffn": 2816, "experts": 64, "topk": 6,
-        "mla": {"q_lora": None, "kv_lora": 512, "qk_nope": 128, "qk_rope": 64, "v": 128},
-    }  # fmt: skip
-    return _latent("Moonlight-16B-A3B", arch)
-
-
-def llama_4_maverick() -> ModelSpec:
-    """Return Llama 4 Maverick (meta-llama/Llama-4-Maverick-17B-128E config.json): every second layer has experts."""
-    scout = load_model("llama-4-scout")
-    mixer = GroupedAttention(heads=40, kv_heads=8, head_dim=128)
-    kinds = {
-        "dense": LayerKind(mixer=mixer, mlp=DenseMlp(width=16384)),
-        "experts": LayerKind(mixer=mixer, mlp=MoeMlp(experts=128, top_k=1, width=8192, shared_width=8192)),
-    }
-    return ModelSpec(
-        id="llama-4-maverick", name="Llama 4 Maverick", family="llama", hidden=5120, vocab=scout.vocab, kinds=kinds,
-        layers=(Layers(kinds=("dense", "experts"), count=48),), source=llama_4_maverick.__doc__ or "",
-    )  # fmt: skip
-
-
 def nanotron_llama_1b() -> ModelSpec:
     """Return the 1B Llama of nanotron's benchmarks: HuggingFaceFW/ablation-model-fineweb-v1 config.json."""
     arch = {
         "hidden": 2048, "layers": 24, "heads": 32, "kv_heads": 32, "ffn": 4096, "vocab": 50272, "tied_embeddings": True,
     }  # fmt: skip
     return _dense("llama-1B", arch)[0]
-
-
-def qwen_1_5_moe() -> ModelSpec:
-    """Return Qwen1.5-MoE-A2.7B (Qwen/Qwen1.5-MoE-A2.7B config.json)."""
-    mixer = GroupedAttention(heads=16, kv_heads=16, head_dim=128, qkv_bias=True)
-    experts = MoeMlp(experts=60, top_k=4, width=1408, shared_width=5632, shared_gate=True)
-    return ModelSpec(
-        id="qwen1.5-moe-a2.7b", name="Qwen1.5-MoE-A2.7B", family="qwen", hidden=2048, vocab=151936,
-        kinds={"block": LayerKind(mixer=mixer, mlp=experts)}, layers=(Layers(kinds=("block",), count=24),),
-        source=qwen_1_5_moe.__doc__ or "",
-    )  # fmt: skip
 
 
 def _gpt3(name: str, hidden: int, layers: int, heads: int) -> ModelSpec:
@@ -406,15 +332,8 @@ def baichuan_2_13b() -> ModelSpec:
 
 OWN = {
     "nemotron-h-56b": nemotron_h_56b,
-    "nemotron-3-super": nemotron_3_super,
-    "nemotron-v3-super": nemotron_3_super,
-    "nemotron-3-ultra": nemotron_3_ultra,
-    "nemotron-v3-ultra": nemotron_3_ultra,
     "nemotron-3-5-lightning": nemotron_3_5_lightning,
-    "moonlight": moonlight,
-    "llama4-maverick": llama_4_maverick,
     "llama-1b-nanotron": nanotron_llama_1b,
-    "qwen1.5-moe-a2.7b": qwen_1_5_moe,
     "nemotron-8b": lambda: _nemotron("Nemotron-8B", 4096, 32, 32),
     "nemotron-22b": lambda: _nemotron("Nemotron-22B", 6144, 40, 48),
     "gpt3-5b": lambda: _gpt3("GPT3-5B", 4096, 24, 32),

@@ -86,7 +86,7 @@ KNOWN = (
 
 # Layers that a recipe keeps in bf16 beside narrower ones, by framework, model and precision: Megatron-Bridge's
 # nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).
-BF16_LAYERS = {("megatron-bridge", "nemotron-3-super", "nvfp4"): 14}
+BF16_LAYERS = {("megatron-bridge", "nemotron-3-super-120b-a12b", "nvfp4"): 14}
 
 # Rank and modules of LoRA by framework: Megatron-Bridge's and NeMo's performance recipes adapt linear_qkv alone (perf_recipes/llama;
 # NeMo scripts/performance/llm/finetune_llama3_70b.py), of rank 16 in Bridge's llama3_70b_peft_config; NeMo Automodel's benchmarks

@@ -59,6 +59,7 @@ EXACT = {
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen3-coder-480b-a35b": 480_154_875_392,
     "qwen3-next-80b-a3b": 79_674_391_296,
+    "deepseek-v4-flash": 284_332_230_231,
     "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_404_352,  # without 58 x 256 score corrections: a buffer in transformers, see the catalog file
@@ -471,3 +472,13 @@ def test_the_words_of_a_convention_follow_from_what_it_counts():
     assert CONVENTIONS["megatron"].in_words == "causal attention halved, LM head counted; recompute, router and padding not"
     assert "HFU" in CONVENTIONS["narayanan"].in_words
     assert len({c.in_words for c in CONVENTIONS.values()}) >= len(CONVENTIONS) - 2  # torchtitan's is PaLM's, but for windows
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [("nemotron-3-super-120b-a12b", 121, 12), ("nemotron-3-ultra-550b-a55b", 549, 55), ("nemotron-3-nano-30b-a3b", 32, 3)],
+)
+def test_nemotron_3_is_what_its_names_say(name, total, active):
+    """The active ones without the input embedding, as the model cards count them."""
+    count = parameters(load_model(name))
+    assert (round(count.total / 1e9), round(count.active_without_embedding / 1e9)) == (total, active)
