@@ -7,6 +7,7 @@ key/value head a rank (copies beyond), "expert" over expert and expert tensor pa
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import lru_cache
 from typing import Literal
 
@@ -375,6 +376,8 @@ def score_flops(kind: LayerKind, seq_len: int, *, causal_half: bool, windows: bo
         return float(flops_formulas.attention_flops(context, x.heads, x.head_dim, x.head_dim))
     if isinstance(x, LatentAttention):
         context = attention_context(x.window if windows else None, seq_len, causal_half=causal_half)
+        if windows:
+            context = min(context + compressed_entries(x, seq_len), seq_len / 2 if causal_half else seq_len)
         return float(flops_formulas.attention_flops(context, x.heads, x.nope_dim + x.rope_dim, x.v_dim))
     if isinstance(x, Mamba2):
         return float(flops_formulas.state_flops(x.heads * x.head_dim, x.state, MAMBA_STATE_FLOPS))
@@ -383,6 +386,23 @@ def score_flops(kind: LayerKind, seq_len: int, *, causal_half: bool, windows: bo
     if isinstance(x, GatedDelta):
         return float(flops_formulas.state_flops(x.value_heads * x.value_dim, x.key_dim, DELTA_STATE_FLOPS))
     return 0.0
+
+
+def compressed_entries(x: LatentAttention, seq_len: float) -> float:
+    """Return the compressed entries that a query meets on average beside its window (DeepSeek-V4)."""
+    if x.compress_rate is None:
+        return 0.0
+    return float(flops_formulas.compressed_context(seq_len, x.compress_rate, x.compress_top or math.inf))
+
+
+def cached_tokens(kind: LayerKind, context: int) -> float:
+    """Return the tokens or entries that a layer's cache holds of a sequence: all, a window, or a window and compressed entries."""
+    x = kind.mixer
+    window = getattr(x, "window", None)
+    kept = float(context) if window is None else min(float(window), float(context))
+    if isinstance(x, LatentAttention) and x.compress_rate is not None:
+        kept = min(kept + context / x.compress_rate, float(context))
+    return kept
 
 
 def attention_context(window: int | None, seq_len: int, *, causal_half: bool, chunked: bool = False) -> float:
@@ -408,9 +428,7 @@ def kv_bytes(model: ModelSpec, context: int, *, batch: int = 1, element_bytes: f
     total = 0.0
     for name in model.layer_names():
         kind = model.kinds[name]
-        window = getattr(kind.mixer, "window", None)
-        kept = context if unified_pages or window is None else min(window, context)
-        total += _kv_elements(kind, 1) * kept
+        total += _kv_elements(kind, 1) * (context if unified_pages else cached_tokens(kind, context))
     return element_bytes * batch * total
 
 

@@ -71,7 +71,7 @@ def _mixer(kind: LayerKind, r: Recorder, eager: bool) -> None:
     elif isinstance(x, LatentAttention):
         latents = (x.q_rank or 0) + x.kv_rank + x.rope_dim
         r.add("latents", "mixer", act.token_tensors, width=latents, element_bytes=r.wide, **r.rows)
-        r.add("queries, keys, values", "mixer", act.queries_keys_values, OPS, heads=x.heads, kv_heads=x.heads,
+        r.add("queries, keys, values", "mixer", act.queries_keys_values, OPS, heads=x.heads, kv_heads=x.kv_heads,
               qk_dim=x.nope_dim + x.rope_dim, v_dim=x.v_dim, element_bytes=r.wide, **r.heads)  # fmt: skip
         r.add("output product", "mixer", act.token_tensors, only_with=OPS, width=r.model.hidden, element_bytes=r.wide, **r.rows)
         _attention(r, x.heads, x.v_dim, eager)

@@ -231,7 +231,7 @@ def _latent(x: LatentAttention, r: Recorder) -> None:
         element_bytes=r.matmul,
         **r.rows,
     )
-    r.add("queries, keys, values", "mixer", act.queries_keys_values, "mla_up", heads=x.heads, kv_heads=x.heads,
+    r.add("queries, keys, values", "mixer", act.queries_keys_values, "mla_up", heads=x.heads, kv_heads=x.kv_heads,
           qk_dim=x.nope_dim + x.rope_dim, v_dim=x.v_dim, ulysses=1, element_bytes=r.wide, **r.heads)  # fmt: skip
     _scores(r, x.heads, x.v_dim)
 

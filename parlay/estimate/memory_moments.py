@@ -198,5 +198,5 @@ class _Moments:
 def _heads(x: GroupedAttention | LatentAttention) -> tuple[int, int, int]:
     """Return key/value heads and the sizes of a query and a value head as attention sees them."""
     if isinstance(x, LatentAttention):
-        return x.heads, x.nope_dim + x.rope_dim, x.v_dim
+        return x.kv_heads, x.nope_dim + x.rope_dim, x.v_dim
     return x.kv_heads, x.head_dim, x.head_dim

@@ -91,8 +91,11 @@ def _mixer_matrices(kind: LayerKind, h: float, t: Array, add: Callable[..., None
         else:
             add("q", up, h)
         add("kv down", float(x.kv_rank + x.rope_dim), h)
-        add("kv up", x.heads * (x.nope_dim + x.v_dim) / t, float(x.kv_rank))
-        add("proj", h, x.heads * x.v_dim / t)
+        if x.up_projection:
+            add("kv up", x.heads * (x.nope_dim + x.v_dim) / t, float(x.kv_rank))
+        if x.out_rank:
+            add("proj down", float(x.out_rank), x.heads * x.v_dim / x.out_groups, x.out_groups / t)
+        add("proj", h, (x.out_groups * x.out_rank if x.out_rank else x.heads * x.v_dim) / t)
     elif isinstance(x, Mamba2):
         inner = x.heads * x.head_dim
         add("mamba in", (2 * inner + 2 * x.groups * x.state + x.heads) / t, h)

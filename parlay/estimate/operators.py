@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.adapters import linear
+from parlay.estimate.counts import compressed_entries
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import (
@@ -93,12 +94,18 @@ def _mixer(p: Pricer, mixer: object) -> list[Operator]:
     return []
 
 
-def _core(p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window: int | None, chunked: bool) -> list[Operator]:
-    """Return the attention core: flash attention (a kernel for each ring step), or unfused scores and softmax."""
+def _core(
+    p: Pricer, heads: Array, kv_heads: Array, qk: float, v: float, window: int | None, chunked: bool, entries: float = 0.0
+) -> list[Operator]:
+    """Return the attention core: flash attention (a kernel for each ring step), or unfused scores and softmax.
+
+    `entries` are the compressed ones that a query sees beside its window.
+    """
     s, w = p.shard, p.workload
     # A tile of queries reads the window of its first and of its last one: whole tiles are computed, masked or not.
     wide = window if window is None or chunked else window + ATTENTION_TILE
     share = attention_share(wide, s.seq_len, w.causal, chunked=chunked)
+    share = min(share + entries / s.seq_len, attention_share(None, s.seq_len, w.causal))
     if w.document_len is not None:
         share = min(share, attention_share(w.document_len + ATTENTION_TILE, s.seq_len, w.causal, chunked=True))
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
@@ -200,11 +207,18 @@ def _latent_attention(p: Pricer, a: LatentAttention) -> list[Operator]:
     found.append(p.stream("latent norms", 2 * ELEMENT * local * (q_rank + a.kv_rank), "norm", ("norm", "mla_up"), launches=2.0))
     found += p.casts("latent", n * (q_rank + a.kv_rank), up, gradient=n * heads * (qk + a.nope_dim + a.v_dim))
     found += linear(p, "q up-projection", group, n, heads * qk, q_rank or h, up if a.q_rank else (), at="qkv")
-    found += linear(p, "kv up-projection", group, n, heads * (a.nope_dim + a.v_dim), float(a.kv_rank), up, at="qkv")
+    if a.up_projection:
+        found += linear(p, "kv up-projection", group, n, heads * (a.nope_dim + a.v_dim), float(a.kv_rank), up, at="qkv")
     found.append(p.stream("rotary", 3 * ELEMENT * n * heads * qk, "rope", up, backward=1.0))
-    found += _core(p, heads, heads, qk, float(a.v_dim), a.window, False)
+    shared = heads if a.up_projection else np.ones_like(heads)  # else the latent is the one key and value of all heads
+    found += _core(p, heads, shared, qk, float(a.v_dim), a.window, False, compressed_entries(a, s.seq_len))
     found += p.casts("attention output", n * heads * a.v_dim, gradient=local * h)
-    found += linear(p, "output projection", group, n, h, heads * a.v_dim, at="out")
+    wide = heads * a.v_dim
+    if a.out_rank:  # each group of heads goes through a rank of its own
+        groups = a.out_groups / s.tp
+        found.append(p.gemm("output down-projection by groups", group, n * groups, float(a.out_rank), wide / groups))
+        wide = groups * a.out_rank
+    found += linear(p, "output projection", group, n, h, wide, at="out")
     return found
 
 

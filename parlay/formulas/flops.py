@@ -6,6 +6,9 @@ Symbols: P weights that a token is multiplied with · c keys that a query meets 
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from numpy.typing import ArrayLike
 
 from parlay.formulas import _check
@@ -251,6 +254,56 @@ def window_context(window: ArrayLike, seq_len: ArrayLike) -> Real:
     w = _check.real("window", window, low=1)
     _check.real("window / seq_len", w / s, low=0, high=1)
     return w - w * (w - 1) / (2 * s)
+
+
+def compressed_context(seq_len: ArrayLike, rate: ArrayLike, top: ArrayLike = math.inf) -> Real:
+    r"""Return the compressed entries that a query meets on average under a causal mask.
+
+    Position p has p / r entries behind it, of which it reads no more than k:
+
+    $$ c = \min\left(k, \frac{s}{r}\right) - \frac{r}{2 s} \min\left(k, \frac{s}{r}\right)^2 $$
+
+    Parameters
+    ----------
+    seq_len : array_like
+        Sequence length s. [-]
+    rate : array_like
+        Tokens r that one entry stands for. [-]
+    top : array_like, default infinity
+        Entries k that an index picks for a query. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Entries. [-]
+
+    Raises
+    ------
+    FormulaDomainError
+        If an argument is below 1.
+
+    Notes
+    -----
+    The window of plain tokens beside the entries is not counted (window_context), nor are the index's own scores.
+
+    Examples
+    --------
+    DeepSeek-V4 at 65,536 tokens: entries of 128 tokens, all read; entries of 4, of which 512 are read:
+
+    >>> float(compressed_context(65536, 128)), float(compressed_context(65536, 4, 512))
+    (256.0, 504.0)
+    >>> compressed_context([1024, 4096], 4, 512)
+    array([128., 384.])
+
+    References
+    ----------
+    .. [1] huggingface/transformers, models/deepseek_v4 (compress_rates, index_topk).
+    """
+    s = _check.real("seq_len", seq_len, low=1)
+    r = _check.real("rate", rate, low=1)
+    k = _check.real("top", top, low=1)
+    short = np.minimum(k, s / r)  # entries behind the last position that it reads
+    return short - short * short * r / (2 * s)
 
 
 def state_flops(inner: ArrayLike, state: ArrayLike, operations: ArrayLike = 7) -> Real:

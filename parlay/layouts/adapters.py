@@ -49,12 +49,9 @@ def _of_mixer(kind: LayerKind, h: int) -> list[Linear]:
     if isinstance(x, LatentAttention):
         up = x.heads * (x.nope_dim + x.rope_dim)
         down = [Linear("qkv", x.q_rank, h, split=False), Linear("qkv", up, x.q_rank)] if x.q_rank else [Linear("qkv", up, h)]
-        return [
-            *down,
-            Linear("qkv", x.kv_rank + x.rope_dim, h, split=False),
-            Linear("qkv", x.heads * (x.nope_dim + x.v_dim), x.kv_rank),
-            Linear("out", h, x.heads * x.v_dim),
-        ]
+        rise = [Linear("qkv", x.heads * (x.nope_dim + x.v_dim), x.kv_rank)] if x.up_projection else []
+        out = x.out_groups * x.out_rank if x.out_rank else x.heads * x.v_dim
+        return [*down, Linear("qkv", x.kv_rank + x.rope_dim, h, split=False), *rise, Linear("out", h, out)]
     if isinstance(x, Mamba2):
         inner = x.heads * x.head_dim
         return [Linear("qkv", 2 * inner + 2 * x.groups * x.state + x.heads, h), Linear("out", h, inner)]

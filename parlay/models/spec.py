@@ -56,6 +56,14 @@ class LatentAttention(Spec):
     up_projection: bool = True  # False: keys and values are the latent itself, the same for all heads (DeepSeek-V4)
     out_rank: Positive | None = None  # the output goes through this rank in each of `out_groups` groups of heads
     out_groups: Positive = 1
+    # Beyond its window a query sees entries that stand for this many tokens each, or those of them that an index picks.
+    compress_rate: Positive | None = None
+    compress_top: Positive | None = None
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads as attention sees them: one a query head, or the latent itself for all."""
+        return self.heads if self.up_projection else 1
 
 
 class Mamba2(Spec):

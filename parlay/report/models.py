@@ -157,7 +157,11 @@ def _kind(kind: LayerKind) -> str:
             f", window {m.window:,}" if m.window else ""
         )
     elif isinstance(m, LatentAttention):
-        mixer = f"latent attention {m.heads} heads, ranks {m.q_rank or 'full'}/{m.kv_rank}"
+        mixer = f"latent attention {m.heads} heads, ranks {m.q_rank or 'full'}/{m.kv_rank}" + (
+            f", window {m.window:,}" if m.window else ""
+        )
+        if m.compress_rate:
+            mixer += f" and {f'{m.compress_top:,}' if m.compress_top else 'all'} entries of {m.compress_rate} tokens"
     else:
         mixer = m.kind
     if isinstance(f, MoeMlp):

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.counts import parameters, state_bytes
+from parlay.estimate.counts import cached_tokens, parameters, state_bytes
 from parlay.estimate.local import local_parameters, table_on_rank
 from parlay.estimate.memory_buffers import CONTEXT_BYTES
 from parlay.estimate.precision import check_precision
@@ -299,7 +299,7 @@ def layer_cache_bytes(kind: LayerKind, context: int, tensor: int, element_bytes:
     x = kind.mixer
     if not isinstance(x, GroupedAttention | LatentAttention):
         return 0.0
-    tokens = serving.windowed_tokens(context, x.window) if x.window else float(context)
+    tokens = cached_tokens(kind, context)
     if isinstance(x, LatentAttention):
         return float(serving.latent_kv_bytes(tokens, x.kv_rank, x.rope_dim, 1, element_bytes=element_bytes))
     return float(serving.grouped_kv_bytes(tokens, x.kv_heads, x.head_dim, 1, tensor=tensor, element_bytes=element_bytes))

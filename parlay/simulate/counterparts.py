@@ -127,7 +127,10 @@ _WITHOUT = (
     ),
     ("memory traffic inside one rank is not counted", "optimizer_state.step_traffic_bytes roofline.matmul_intensity"),
     ("another program's estimate, kept to compare with", "optimizer_state.zero_infinity_estimate"),
-    ("no latent attention in the room", "parameters.latent_attention_parameters serving.latent_kv_bytes"),
+    (
+        "no latent attention in the room",
+        "parameters.latent_attention_parameters serving.latent_kv_bytes flops.compressed_context",
+    ),
     (
         "no recurrent mixer in the room; tests/formulas list its tensors",
         "serving_state.delta_state_bytes serving_state.mamba1_state_bytes serving_state.mamba2_state_bytes",

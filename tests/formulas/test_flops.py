@@ -110,3 +110,23 @@ def test_frozen_weights_save_the_weight_gradient(P, S):
 def test_adapter_flops_refuse_what_means_nothing():
     with pytest.raises(FormulaDomainError, match="adapter_weights"):
         flops.adapter_training_flops(1e9, -1)
+
+
+def test_compressed_entries_position_by_position():
+    """Entries of r tokens, of which a query reads at most k: the integral is the mean over positions, to half an entry."""
+    for s, r, k in ((4096, 4, 512), (4096, 128, 10**9), (65536, 4, 512), (1000, 7, 40)):
+        counted = np.minimum(k, np.arange(1, s + 1) / r).mean()
+        assert flops.compressed_context(s, r, k) == pytest.approx(counted, abs=0.5 / r + 1e-9)
+
+
+@few
+@given(s=st.integers(1, 10**6), r=st.integers(1, 256), k=st.integers(1, 4096))
+def test_compressed_entries_are_never_more_than_there_are(s, r, k):
+    found = flops.compressed_context(s, r, k)
+    assert 0 < found <= min(k, s / r)
+    assert found <= flops.compressed_context(s, r)
+
+
+def test_compressed_entries_refuse_no_rate():
+    with pytest.raises(FormulaDomainError, match="rate"):
+        flops.compressed_context(4096, 0)

@@ -211,7 +211,8 @@ def test_deepseek_v4_shares_one_latent_and_compresses_tokens():
     config = json.loads((FILES / "known.json").read_text())["deepseek-v4-flash"]["config"]
     spec = read_config(json.dumps(config), "test.json").spec
     mixers = [spec.kinds[name].mixer for name in spec.layer_names()]
-    assert [mixer.window for mixer in mixers[:4]] == [128, 128, 128 + 512, 128 + 1_048_576 // 128]
+    assert [mixer.window for mixer in mixers[:4]] == [128] * 4
+    assert [(mixer.compress_rate, mixer.compress_top) for mixer in mixers[:4]] == [(None, None)] * 2 + [(4, 512), (128, None)]
     assert not any(mixer.up_projection for mixer in mixers)
     assert (mixers[0].kv_rank + mixers[0].rope_dim, mixers[0].out_rank, mixers[0].out_groups) == (512, 1024, 8)
     assert spec.layer_count == 43

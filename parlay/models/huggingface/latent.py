@@ -84,8 +84,8 @@ V4_ROPE_SHARE = 8  # an eighth of a head rotates where the file says nothing
 def deepseek_v4(keys: Keys) -> Draft:
     """DeepSeek-V4: one latent serves all heads as key and value, compressed over tokens, between several residual streams.
 
-    Parameters are exact. A query's context is priced as a window: the sliding one, with the entries that an index picks
-    (compressed sparse attention), or with all entries of the longest context (heavily compressed attention).
+    Parameters are exact. A query sees a sliding window and compressed entries: those that an index picks (compressed sparse
+    attention), or all (heavily compressed attention).
     """
     count, hidden = layer_count(keys), keys.integer("hidden_size")
     width, streams = keys.integer("moe_intermediate_size"), keys.integer("hc_mult", high=64)
@@ -98,7 +98,7 @@ def deepseek_v4(keys: Keys) -> Draft:
     words = _v4_words(keys, count)
     kinds = {word: _v4_layer(keys, hidden, word, experts, residual) for word in set(words)}
     keys.log.assume(
-        "compressed attention is priced as latent attention in a window, residual streams not at all; counts are exact"
+        "compressed attention is priced without its index and compressor, residual streams not at all; counts are exact"
     )
     draft = Draft(hidden, keys.integer("vocab_size"), [kinds[word] for word in words], tied=keys.flag("tie_word_embeddings"))
     draft.fields["max_positions"] = keys.optional("max_position_embeddings")
@@ -131,6 +131,7 @@ def _v4_layer(keys: Keys, hidden: int, word: str, experts: MoeMlp, residual: int
         raise keys.error("qk_rope_head_dim", f"must be below head_dim ({dim}), got {rope}")
     window = keys.integer("sliding_window")
     extra = residual + rope + heads  # the latent's norm is as wide as a head, and each head has a sink
+    compressed: dict[str, int | None] = {}
     if word != V4_WORDS[0]:
         rates = keys.table("compress_rates")
         rate = (rates.optional(word) if rates else None) or V4_RATES[word]
@@ -139,7 +140,7 @@ def _v4_layer(keys: Keys, hidden: int, word: str, experts: MoeMlp, residual: int
         extra += 2 * hidden * wide + rate * wide + dim
         if sparse:
             extra += _v4_index(keys, hidden, rank, rate)
-        window += keys.integer("index_topk") if sparse else keys.integer("max_position_embeddings") // rate
+        compressed = {"compress_rate": rate, "compress_top": keys.integer("index_topk") if sparse else None}
     mixer = LatentAttention(
         heads=heads,
         q_rank=rank,
@@ -151,6 +152,7 @@ def _v4_layer(keys: Keys, hidden: int, word: str, experts: MoeMlp, residual: int
         up_projection=False,
         out_rank=keys.integer("o_lora_rank"),
         out_groups=keys.integer("o_groups"),
+        **compressed,
     )
     return layer(mixer, experts, 2, extra)
 
