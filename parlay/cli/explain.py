@@ -39,6 +39,7 @@ def explain(
     seq_len: flags.SeqLen = None,
     global_batch: flags.GlobalBatch = None,
     precision: flags.Precision = None,
+    lora: flags.Lora = None,
     framework: flags.Framework = None,
     rates: flags.Rates = None,
     sets: Sets = None,
@@ -53,12 +54,12 @@ def explain(
     Example: parlay explain step.exposed.tp llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4
     """
     if model is not None and term is not None:
-        training = flags.training(seq_len, global_batch, None, precision, None, framework, None)
+        training = flags.training(seq_len, global_batch, None, precision, None, framework, None, lora)
         _term(term, model, on=on, gpus=gpus, layout=layout, training=training, rates=rates, sets=sets, json=json)
         return
     estimates = {
         "--on": on, "--gpus": gpus, "--layout": layout, "--seq-len": seq_len, "--global-batch": global_batch, "--precision": precision,
-        "--framework": framework, "--rates": rates,
+        "--framework": framework, "--rates": rates, "--lora": lora,
     }  # fmt: skip
     idle = [name for name, value in estimates.items() if value is not None]
     if term is None:

@@ -118,4 +118,4 @@ def training(
 
 def _number(text: str | None) -> int | str | None:
     """Return plain digits as a number; anything else stays text for the unit parser."""
-    return int(text) if text is not None and text.isdigit() and len(text) < 20 else text
+    return int(text) if text is not None and text.isdecimal() and len(text) < 20 else text

@@ -27,7 +27,7 @@ def counts_of(text: str, where: str, *, most: int = MOST_GPUS) -> list[int]:
     """Return the whole numbers of "64,128", in rising order; K, M and B are understood."""
     from parlay.units import parse_count
 
-    counts = sorted({parse_count(int(t) if t.isdigit() and len(t) < 20 else t, where=where) for t in texts_of(text, where)})
+    counts = sorted({parse_count(int(t) if t.isdecimal() and len(t) < 20 else t, where=where) for t in texts_of(text, where)})
     for count in counts:
         if not 1 <= count <= most:
             raise UsageError(f"must be a whole number from 1 to {most:,}, got {count:,}", where=where)

@@ -391,6 +391,11 @@ def _workload(fields: dict[str, Any], where: str) -> Workload:
             )
         fields["global_batch"] = tokens // seq_len
     workload = validate(Workload, fields, f"{where}: training")
+    if workload.lora_rank is None and "lora_modules" in fields:
+        raise UsageError(
+            "lora_modules says where adapters stand, but there are none", where=f"{where}: training.lora_modules",
+            hint="give their rank: --lora 16, or training.lora_rank; or leave lora_modules out",
+        )  # fmt: skip
     kept = OWN_MOMENTS.get(workload.optimizer)
     if kept and workload.moment_dtype is not None:
         raise UsageError(

@@ -20,7 +20,9 @@ from parlay.models.spec import LayerKind, ModelSpec
 
 Array = NDArray[np.float64]
 
-ADAPTER_OPERATORS = 2.3  # host operators of a forward: two products, and three plain operations (scale, sum, dropout's identity)
+# Host operators of an adapter's forward: two products and two plain operations (scale, sum). Where layers are fused modules, a
+# product of plain PyTorch operations is half of one, and a plain operation PLAIN_OPERATOR of it; elsewhere each is one.
+FUSED_ADAPTER_OPERATORS, ADAPTER_OPERATORS = 1.2, 4.0
 
 
 def trained_adapters(model: ModelSpec, workload: Workload) -> int | None:
@@ -66,7 +68,8 @@ def linear(
         return [base]
     t = p.shard.tp if split else np.ones_like(p.shard.tp)
     n, wide, k = (np.asarray(size, dtype=np.float64) for size in (rows, out, inner))
-    each = 1.0 if p.workload.framework in FUSED_LAYERS else parts
+    fused = p.workload.framework in FUSED_LAYERS
+    each, calls = (1.0, FUSED_ADAPTER_OPERATORS) if fused else (parts, ADAPTER_OPERATORS)
     thin, mine = (each * rank / t, wide) if at in ("qkv", "up") else (each * rank, wide / t)
     a = p.product(name, group, rows, thin, inner, p.traits.wide_products)
     b = p.product(name, group, rows, mine, float(rank), p.traits.wide_products)
@@ -74,6 +77,6 @@ def linear(
     back = p.rates.stream(3 * ELEMENT * n * k, "residual")
     source = weakest([a.source, b.source, there.source])
     forward, dgrad = a.forward + b.forward + there.seconds, a.dgrad + b.dgrad + back.seconds
-    adapter = Operator(f"{name} adapter", group, forward, dgrad, a.wgrad + b.wgrad, frozenset(modules), each * ADAPTER_OPERATORS, source,
+    adapter = Operator(f"{name} adapter", group, forward, dgrad, a.wgrad + b.wgrad, frozenset(modules), each * calls, source,
                        weights=2.0 * each)  # fmt: skip
     return [adapter, base]

@@ -123,7 +123,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     forward = dict.fromkeys(GROUPS, zero)
     backward = dict.fromkeys(GROUPS, zero)
     sources: dict[str, str] = {}
-    weight, recompute, again, host, waits, tensors = zero, zero, zero, zero, zero, zero
+    weight, recompute, again, host, behind, waits, tensors = zero, zero, zero, zero, zero, zero, zero
     checkpointed = checkpointed and bool(p.shard.recompute.any())
     tail = unread_tail(operators) if p.traits.early_stop else frozenset()
     for o in operators:
@@ -136,7 +136,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
             share = _rerun_share(p.shard, o)
             recompute = recompute + share * o.forward
             again = again + share * (calls + waited)
-        host, waits = host + calls, waits + waited
+        host, behind, waits = host + calls, behind + o.behind * calls, waits + waited
         sources[o.group] = weakest([o.source, sources.get(o.group, "exact")])
     exposed_f = dict.fromkeys(AXES, zero)
     exposed_b = dict.fromkeys(AXES, zero)
@@ -149,7 +149,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         lost_f, lost_b = lost_f + t.lost_forward, lost_b + t.lost_backward
         recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward + t.lost_forward, 0.0)
         runs = TRANSFER_OPERATORS * (t.forward + t.backward + t.hidden > 0)
-        host = host + runs
+        host, behind = host + runs, behind + runs
         again = again + np.where(p.shard.recomputes(t.modules), runs, 0.0)
         sources[t.axis] = weakest([t.source, sources.get(t.axis, "exact")])
     if not p.workload.cuda_graphs:
@@ -158,7 +158,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         busy_f = sum(forward.values()) + sum(exposed_f.values()) + lost_f
         busy_b = sum(backward.values()) + sum(exposed_b.values()) + lost_b + recompute
         forward["launch gaps"] = np.maximum(0.0, (host + waits) * each - busy_f)
-        backward["launch gaps"] = np.maximum(0.0, (host * HOST_BACKWARD + again) * each - busy_b)
+        backward["launch gaps"] = np.maximum(0.0, (behind * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
     return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources)
 

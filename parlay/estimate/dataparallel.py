@@ -305,7 +305,8 @@ def _optimizer(settings: Settings, owned: Owned, rates: Rates) -> Term:
     dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
     mine = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
     on_device = mine * (1.0 - layouts.offload_optimizer[:, None])
-    touched = on_device * settings.optimizer_traffic_bytes
+    sharded = np.where((layouts.zero == 3)[:, None], settings.sharded_gradient_bytes - settings.gradient_bytes, 0.0)
+    touched = on_device * (settings.optimizer_traffic_bytes + sharded)
     stream = rates.stream(touched, "optimizer")
     hosted = mine * layouts.offload_optimizer[:, None]
     # The host updates its share itself: gradients go down and weights come back over the host link.

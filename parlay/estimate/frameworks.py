@@ -248,8 +248,11 @@ MOMENTS_KEPT: dict[Optimizer, str] = {
 
 def _resolved(workload: Workload, device: Device) -> Settings:
     base, who, choose = DEFAULTS[workload.framework], workload.framework, _Chooser()
-    fully = f", in {base.sharded_gradient} under ZeRO-3" if base.sharded_gradient != base.gradient else ""
-    grad = choose.of(workload.gradient_dtype, base.gradient, f"gradients accumulate in {base.gradient}{fully} ({who}'s default)")
+    default = base.gradient
+    if who == "megatron-core" and workload.precision == "fp16":
+        default = "fp16"  # only bf16 turns --accumulate-allreduce-grads-in-fp32 on by itself (megatron/training/arguments.py)
+    fully = f", in {base.sharded_gradient} under ZeRO-3" if BYTES[base.sharded_gradient] != BYTES[default] else ""
+    grad = choose.of(workload.gradient_dtype, default, f"gradients accumulate in {default}{fully} ({who}'s default)")
     kept = MOMENTS_KEPT.get(workload.optimizer, f"optimizer moments in {base.moment}")
     moment = choose.of(workload.moment_dtype, base.moment, kept)
     master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
@@ -319,10 +322,11 @@ def _published(workload: Workload) -> list[str]:
 
 def _adapted(workload: Workload) -> list[str]:
     """Return what is taken for granted of LoRA."""
+    wide = workload.precision == "fp32"
     return [
-        f"LoRA of rank {workload.lora_rank} on {', '.join(workload.lora_modules)}: all other weights are frozen, in"
-        f" {'fp32' if workload.precision == 'fp32' else 'bf16'}, without gradients or optimizer state",
-        "adapters without dropout, in 16-bit products; routed experts, embedding and head have none",
+        f"LoRA of rank {workload.lora_rank}: all other weights are frozen, in {'fp32' if wide else 'bf16'}, without gradients or"
+        " optimizer state",
+        f"adapters without dropout{'' if wide else ', in 16-bit products'}; routed experts, embedding, head and prediction modules have none",
     ]
 
 
@@ -403,7 +407,7 @@ def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, momen
 
 
 def _overlap(what: str, default: bool) -> str:
-    return f"{what} {'overlapped' if default else 'not overlapped'} with compute (the framework's default)"
+    return f"{what} {'overlapped' if default else 'not overlapped'} with compute (the framework's default; ZeRO-3 overlaps it layer by layer)"
 
 
 def _day(workload: Workload, choose: _Chooser) -> date:

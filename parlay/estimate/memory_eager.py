@@ -52,10 +52,12 @@ def kept_tensors_eager(kind: LayerKind, model: ModelSpec, workload: Workload, se
 
 
 def _norm(r: Recorder, half: Half, label: str, eager: bool, feeds: LoraModule | Literal["frozen"]) -> None:
-    """A norm of plain operations keeps its fp32 input and its normalised value (6 bytes an element) beside its output."""
+    """A norm of plain operations keeps its fp32 input (4 bytes an element) beside its output, and its normalised value (2), which
+    only the gradient of its own weight reads."""
     if not eager:
         return
-    r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=6.0, **r.rows)
+    held = 6.0 if r.learns("frozen") else 4.0
+    r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=held, **r.rows)
     r.add(f"{label} output", half, act.token_tensors, OPS, feeds=feeds, width=r.model.hidden, element_bytes=r.wide, **r.rows)
 
 

@@ -69,19 +69,27 @@ def layer_operators(p: Pricer, kind: LayerKind) -> list[Operator]:
     h, n = float(p.model.hidden), p.shard.local_tokens
     operators: list[Operator] = []
     mixer, mlp = kind.mixer, kind.mlp
+    again: tuple[str, ...]
     if mixer.kind != "none":
-        operators.append(p.stream("norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm",)))
+        again = ("norm",) if _alone(p, isinstance(mixer, LatentAttention)) else ()
+        operators.append(p.stream("norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", again))
         operators += _mixer(p, mixer)
         operators.append(p.stream("residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
     if mlp.kind != "none":
-        operators.append(
-            p.stream("mlp norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", ("norm", "mlp", "moe"))
-        )
+        half = "moe" if isinstance(mlp, MoeMlp) else "mlp"
+        again = ("norm", half) if _alone(p, half == "moe") else (half,)
+        operators.append(p.stream("mlp norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", again))
         operators += (
             _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
         )
         operators.append(p.stream("mlp residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
     return operators
+
+
+def _alone(p: Pricer, separate: bool) -> bool:
+    """Return whether a norm or an activation is a module of its own, which can be recomputed; fused into the product beside it,
+    it cannot (Megatron-LM transformer_layer.py:475-536). HAI-LLM recomputes all of a kind (arXiv:2412.19437, section 3.2.3)."""
+    return separate or p.workload.framework != "megatron-core"
 
 
 def _mixer(p: Pricer, mixer: object) -> list[Operator]:
@@ -270,7 +278,7 @@ def _dense(p: Pricer, m: DenseMlp, tokens: Array, *, modules: tuple[str, ...] = 
             f"{prefix} activation",
             p.traits.activation * ELEMENT * tokens * width * (branches + 1),
             "activation",
-            (*modules, "mlp_activation"),
+            (*modules, "mlp_activation") if _alone(p, False) else modules,
         ),
         *p.casts(f"{prefix} hidden", tokens * width, modules, gradient=s.local_tokens * h),
         *linear(p, f"{prefix} down-projection", "mlp", tokens, h, width, modules, at="down"),

@@ -38,16 +38,17 @@ class Operator:
     source: str
     waits: Array | float = 0.0  # host operators whose time the forward loses to waiting for the device
     weights: Array | float = 0.0  # parameter tensors on the rank
+    behind: float = 1.0  # host operators of the backward over those of the forward, before HOST_BACKWARD
 
     def take(self, rows: NDArray[np.int64]) -> Operator:
         """Return the operator at some rows of its Shard."""
         calls, waits, weights = (x[rows] if isinstance(x, np.ndarray) else x for x in (self.launches, self.waits, self.weights))
         seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
-        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights)
+        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights, self.behind)
 
     def frozen(self) -> Operator:
-        """Return the operator without its weight gradient."""
-        return dataclasses.replace(self, wgrad=np.zeros_like(self.wgrad), weights=0.0)
+        """Return the operator without its weight gradient: one product of two is left for the host to launch."""
+        return dataclasses.replace(self, wgrad=np.zeros_like(self.wgrad), weights=0.0, behind=0.5)
 
 
 _PRODUCTS: Kept[tuple[Priced, Priced, Priced]] = Kept()  # of few rows: forward, input gradient, weight gradient

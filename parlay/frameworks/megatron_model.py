@@ -149,7 +149,7 @@ def expert_layers(text: str | None, layers: int, where: str) -> list[Table]:
     """
     if not text:
         return [{"kinds": ["experts"], "count": layers}]
-    if text.strip().isdigit() and 0 < len(text) < 7 and int(text) > 0:
+    if text.strip().isdecimal() and 0 < len(text) < 7 and int(text) > 0:
         marks = ["1" if i % int(text) == 0 else "0" for i in range(layers)]
     else:
         compact = re.sub(r"\s+", "", text)

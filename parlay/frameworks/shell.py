@@ -114,7 +114,7 @@ class _Script:
             result = (words[1] == "") == (words[0] == "-z")
         elif len(words) == 3 and words[1] in ("=", "==", "!="):
             result = (words[0] == words[2]) == (words[1] != "!=")
-        elif len(words) == 3 and words[1] in _ORDER and words[0].isdigit() and words[2].isdigit():
+        elif len(words) == 3 and words[1] in _ORDER and words[0].isdecimal() and words[2].isdecimal():
             difference = int(words[0][:18]) - int(words[2][:18])
             result = _ORDER[words[1]](difference)
         return None if result is None else result != turned

@@ -22,7 +22,7 @@ from parlay.layouts.layout import Layout
 from parlay.layouts.split import V_SHAPED, chunk_sizes
 from parlay.layouts.vocabulary import DEFAULT_ORDER, LoraModule
 from parlay.layouts.workload import Workload
-from parlay.models.spec import ModelSpec, MoeMlp
+from parlay.models.spec import DenseMlp, GatedDelta, GroupedAttention, LatentAttention, Mamba1, Mamba2, ModelSpec, MoeMlp
 from parlay.schedules.megatron import EMBEDDING, LAYER, LOSS, MTP, megatron_options, torchtitan_modules, torchtitan_sizes
 
 WRITTEN = ("megatron-core", "torchtitan", "deepspeed")
@@ -42,7 +42,12 @@ TITAN_NAMES = {
     "dualpipev": "DualPipeV", "loopedbfs": "LoopedBFS",
 }  # fmt: skip
 
-BRIDGE_MODULES: dict[LoraModule, str] = {"qkv": "linear_qkv", "out": "linear_proj", "up": "linear_fc1", "down": "linear_fc2"}
+# Megatron-Core's names of what goes into a mixer and what comes out (core/models/gpt/gpt_layer_specs.py, core/ssm)
+LATENT = ["linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj"]
+BRIDGE_MIXERS: dict[str, tuple[list[str], list[str]]] = {
+    "gqa": (["linear_qkv"], ["linear_proj"]), "mla": (LATENT, ["linear_proj"]), "mamba2": (["in_proj"], ["out_proj"]),
+    "mamba1": (["in_proj"], ["out_proj"]), "gated_delta": (["in_proj"], ["out_proj"]),
+}  # fmt: skip
 
 Table = dict[str, Any]
 
@@ -75,16 +80,45 @@ def written(model: ModelSpec, workload: Workload, layout: Layout) -> Written:
     writer = {"megatron-core": _megatron, "torchtitan": _torchtitan, "deepspeed": _deepspeed}[workload.framework]
     text = writer(model, workload, layout, notes)
     if workload.lora_rank is not None:
-        notes.append(_adapters(workload))
+        notes.append(_adapters(model, workload))
+    if workload.document_len is not None:
+        notes.append(
+            f"documents of {workload.document_len:,} tokens that attend to themselves alone are up to how the data is packed"
+        )
+    if workload.moe_imbalance != 1:
+        notes.append(
+            f"experts whose busiest rank takes {workload.moe_imbalance:g} x the mean are up to the router, not to a setting"
+        )
     return Written(text, tuple(notes))
 
 
-def _adapters(w: Workload) -> str:
+def _adapters(model: ModelSpec, w: Workload) -> str:
     """Return where a framework's users ask for LoRA, which none of the files has a setting for."""
-    if w.framework == "megatron-core":
-        names = ", ".join(f'"{BRIDGE_MODULES[module]}"' for module in w.lora_modules)
-        return f"LoRA is not among Megatron-LM's arguments; Megatron-Bridge has peft=LoRA(dim={w.lora_rank}, target_modules=[{names}])"
-    return f"LoRA of rank {w.lora_rank} on {', '.join(w.lora_modules)} is up to the script that makes the model; the file has no setting"
+    if w.framework != "megatron-core":
+        return f"LoRA of rank {w.lora_rank} on {', '.join(w.lora_modules)} is up to the script that makes the model; the file has no setting"
+    names = [name for module in w.lora_modules for name in _bridge_modules(model, module)]
+    targets = ", ".join(f'"{name}"' for name in dict.fromkeys(names))
+    return (
+        f"LoRA is not among Megatron-LM's arguments; Megatron-Bridge has peft=LoRA(dim={w.lora_rank}, target_modules=[{targets}])"
+    )
+
+
+def _bridge_modules(model: ModelSpec, module: LoraModule) -> list[str]:
+    """Return Megatron-Bridge's names of the layers of a module; patterns where plain names would match routed experts too."""
+    names = []
+    experts = _mixture(model)
+    for kind in model.kinds.values():
+        x, m = kind.mixer, kind.mlp
+        if module in ("qkv", "out") and isinstance(x, GroupedAttention | LatentAttention | Mamba1 | Mamba2 | GatedDelta):
+            inside, outside = BRIDGE_MIXERS[x.kind]
+            names += inside if module == "qkv" else outside
+        elif module in ("up", "down"):
+            fc = "linear_fc1" if module == "up" else "linear_fc2"
+            if isinstance(m, DenseMlp):
+                names.append(f"*.mlp.{fc}" if experts else fc)
+            elif isinstance(m, MoeMlp) and m.shared_width:
+                names.append(f"*.shared_experts.{fc}")
+    return names
 
 
 def _megatron(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str:

@@ -20,6 +20,7 @@ from parlay.estimate.terms import Term
 from parlay.frameworks.given import Imported
 from parlay.layouts.layout import Layout
 from parlay.report.ladder import LadderReport
+from parlay.report.question import where_adapters_stand
 from parlay.report.sweep import SweepReport
 from parlay.search.plan import Plan
 from parlay.search.sensitivity import Change
@@ -72,7 +73,9 @@ class QuestionDocument(_Document):
     precision: str
     optimizer: str
     framework: str
+    document_len: int | None
     lora_rank: int | None
+    lora_modules: list[str]
     parameters_trained: int  # all of the model's, or the adapters' where only these are trained
 
 
@@ -275,7 +278,8 @@ def question_document(e: Estimate | Plan) -> QuestionDocument:
     return QuestionDocument(
         model=e.model.id, parameters_total=counts.total, parameters_active=counts.active, cluster=e.cluster.id,
         device=e.cluster.device.id, gpus=e.gpus, seq_len=w.seq_len, global_batch_sequences=w.global_batch,
-        precision=w.precision, optimizer=w.optimizer, framework=w.framework, lora_rank=w.lora_rank,
+        precision=w.precision, optimizer=w.optimizer, framework=w.framework, document_len=w.document_len,
+        lora_rank=w.lora_rank, lora_modules=where_adapters_stand(e.model, w),
         parameters_trained=counts.total if adapters is None else adapters,
     )  # fmt: skip
 

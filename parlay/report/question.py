@@ -5,6 +5,7 @@ from __future__ import annotations
 from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import Estimate
+from parlay.layouts.adapters import adapted
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.report.table import Page, fields
@@ -30,7 +31,13 @@ def adapters_in_words(model: ModelSpec, workload: Workload) -> str:
     trained = trained_adapters(model, workload)
     if trained is None:
         return ""
-    return f"; LoRA of rank {workload.lora_rank} on {', '.join(workload.lora_modules)} trains {show_count(trained)} parameters"
+    return f"; LoRA of rank {workload.lora_rank} on {', '.join(where_adapters_stand(model, workload))} trains {show_count(trained)} parameters"
+
+
+def where_adapters_stand(model: ModelSpec, workload: Workload) -> list[str]:
+    """Return the modules that are adapted and that the model has: a mixture without shared experts has no MLP of them."""
+    have = {one.module for kind in model.kinds.values() for one in adapted(kind, model.hidden, workload)}
+    return [module for module in workload.lora_modules if module in have]
 
 
 def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
@@ -50,6 +57,7 @@ def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
         (
             "training",
             f"{show_number(w.seq_len, 'token')} x {show_number(w.global_batch, 'sequence')}, {w.precision}, {w.optimizer}, {w.framework}"
+            + (f"; documents of {show_number(w.document_len, 'token')} packed" if w.document_len else "")
             + adapters_in_words(e.model, w),
         ),
     ]

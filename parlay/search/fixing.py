@@ -106,6 +106,6 @@ def _value(axis: str, text: str, whole: str) -> Any:
             raise UsageError(f"'{text[:40]}' is neither on nor off", where=where, hint=f"write --fix {axis}=on,off for both")
     elif axis == "recompute" and not text:
         raise UsageError("an empty value", where=where, hint="write none for no recompute, and join modules with +")
-    elif text.lstrip("-").isdigit():
+    elif text.lstrip("-").isdecimal():
         given = int(text)
     return getattr(validate(Layout, {axis: given}, where), axis)

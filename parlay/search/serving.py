@@ -289,7 +289,9 @@ class _Priced:
         mixtures = _mixtures(model)
         if mixtures:
             m = mixtures[0]
-            touched = float(serving.experts_touched(batch * sharing, m.top_k, m.experts)) / m.experts
+            # The slowest rank decides: where experts lie whole on ranks, it reads one of them at least.
+            each = float(serving.experts_touched(batch * sharing, m.top_k, m.experts)) / self.split[2]
+            touched = max(each, 1.0) * self.split[2] / m.experts
         hbm = self.cluster.device.hbm_bytes_per_s.value
         return float(np.sum(serving.decode_floor_s(read + touched * expert, batch * moved, hbm)))
 

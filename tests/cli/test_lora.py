@@ -69,6 +69,8 @@ def test_launch_says_where_lora_is_asked_for(parlay, framework, words):
         ),
         (("estimate", *LAYOUT, "--lora", "16", "--set", "training.lora_modules=qkv,qkv"), "each once"),
         (("estimate", *LAYOUT, "--lora", "16", "--optimizer", "muon"), "adamw, adamw-8bit, sgd"),
+        (("estimate", *LAYOUT, "--set", "training.lora_modules=qkv"), "--lora 16"),
+        (("estimate", *LAYOUT, "--lora", "²"), "whole number"),
         (("ladder", "--on", "dgx-h100", "--gpus", "8", "--serve", "--lora", "8"), "--lora is about training"),
     ],
 )
@@ -99,3 +101,35 @@ def test_a_ladder_and_a_sweep_take_it(parlay):
     assert with_it > 2 * without
     rows = parlay("sweep", "llama-3.1-70b", "--on", "dgx-h100", "--gpus", "8,16", "--lora", "16", "--json").document["rows"]
     assert all(row["fits"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "targets"),
+    [
+        ("mamba-2.8b", '"in_proj", "out_proj"'),
+        ("mixtral-8x7b", '"linear_qkv", "linear_proj"'),
+        ("deepseek-v3", '"linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj", '
+         '"*.mlp.linear_fc1", "*.shared_experts.linear_fc1", "*.mlp.linear_fc2", "*.shared_experts.linear_fc2"'),
+    ],
+)  # fmt: skip
+def test_launch_names_the_layers_that_the_model_has(parlay, model, targets):
+    ran = parlay("estimate", model, "--on", "dgx-h100", "--layout", "tp8", "--global-batch", "8", "--lora", "16", "--launch")
+    assert f"target_modules=[{targets}])" in ran.err
+
+
+def test_modules_that_a_model_lacks_are_not_said_to_be_adapted(parlay):
+    ran = parlay("estimate", "mixtral-8x7b", "--on", "dgx-h100", "--layout", "tp8", "--global-batch", "8", "--lora", "16")
+    assert "LoRA of rank 16 on qkv, out trains" in ran.out
+
+
+def test_packed_documents_are_told(parlay):
+    ran = parlay("estimate", *LAYOUT, "--set", "training.document_len=512")
+    assert "documents of 512 tokens packed" in ran.out
+    assert parlay("estimate", *LAYOUT, "--set", "training.document_len=512", "--json").document["question"]["document_len"] == 512
+    assert "up to how the data is packed" in parlay("estimate", *LAYOUT, "--set", "training.document_len=512", "--launch").err
+
+
+def test_a_term_of_adapters_is_explained(parlay):
+    ran = parlay("explain", "memory.optimizer.adapter.moments", *LAYOUT, "--lora", "16")
+    assert ran.code == 0
+    assert "adapter moments" in ran.out

@@ -180,3 +180,21 @@ def test_documents_as_long_as_the_sequence_change_nothing():
     )
     assert packed.step_s == plain.step_s
     assert packed.flops_per_token == plain.flops_per_token
+
+
+def test_a_frozen_layer_leaves_the_host_one_product_of_two():
+    """So small a layer waits for the host: with adapters at the output alone, a backward pass is shorter than with all trained."""
+    small = {"seq_len": 128, "global_batch": 64}
+    full, lora = costs(Workload(**small)), costs(workload(8, ("out",), **small))
+    assert lora.backward_s[0] < full.backward_s[0]
+    assert lora.forward_s[0] > full.forward_s[0]
+
+
+def test_frozen_norms_keep_no_normalised_copy():
+    work = {"framework": "torchtitan", "compiled": False}
+    lora = parts(held(LLAMA, Layout(dp=8), workload(16, ("out",), **work)))
+    full = parts(held(LLAMA, Layout(dp=8), Workload(global_batch=64, **work)))
+    key = next(
+        k for k in lora if k.startswith("memory.activations.") and lora[k] and full.get(k) and abs(full[k] / lora[k] - 1.5) < 1e-9
+    )
+    assert key

@@ -134,3 +134,11 @@ def test_a_wrong_date_says_how_to_write_one():
     with pytest.raises(UsageError, match="'soon' is not a date") as caught:
         settings(framework_date="soon")
     assert caught.value.hint == "write it like 2025-11-30"
+
+
+def test_fp16_gradients_accumulate_as_they_are():
+    """megatron/training/arguments.py: only bf16 turns fp32 accumulation on by itself."""
+    assert settings(precision="fp16").gradient_bytes == 2
+    assert settings(precision="fp16", gradient_dtype="fp32").gradient_bytes == 4
+    assert settings().gradient_bytes == 4
+    assert any("fp16 (megatron-core's default)" in said for said in settings(precision="fp16").assumptions)

@@ -13,7 +13,7 @@ from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, SENDS, STEP_OPE
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import check
-from parlay.layouts.vocabulary import SCHEDULES
+from parlay.layouts.vocabulary import RECOMPUTE, SCHEDULES
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, Run
@@ -107,13 +107,24 @@ def test_full_recompute_adds_one_forward_and_layers_interpolate():
 
 
 def test_recomputed_modules_cost_less_than_everything():
-    rows = [
-        {"tp": 2, "dp": 8, "recompute": r} for r in ((), ("norm",), ("core_attention",), ("norm", "core_attention"), ("full",))
-    ]
-    none, norm, core, both, full = (term(t, "step.recompute") for t in timed(LLAMA_8B, *rows))
-    assert 0 == none < norm < core < full
-    assert both == pytest.approx(norm + core)
+    rows = [{"tp": 2, "dp": 8, "recompute": r} for r in ((), ("core_attention",), ("mlp",), ("mlp", "core_attention"), ("full",))]
+    none, core, mlp, both, full = (term(t, "step.recompute") for t in timed(LLAMA_8B, *rows))
+    assert 0 == none < core < mlp < full
+    assert both == pytest.approx(mlp + core)
     assert both < full
+
+
+@pytest.mark.parametrize("module", [m for m in RECOMPUTE if m not in ("none", "full", "selective_ops")])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "qwen3-30b-a3b"])
+def test_what_runs_again_frees_what_it_makes(name, module):
+    """A module that a model has not, or that is fused with the product beside it, costs nothing and frees nothing."""
+    model = load_model(name)
+    none, again = (
+        price(model, CLUSTER, Workload(global_batch=64), Layouts.of(Layout(dp=8, ep=1, recompute=r)), RATES)
+        for r in ((), (module,))
+    )
+    freed = none.memory.allocated.max() - again.memory.allocated.max()
+    assert (term(again.time, "step.recompute") > 0) == (freed > 0)
 
 
 @pytest.mark.parametrize("m", [4, 8, 16, 64])

@@ -8,7 +8,7 @@ from parlay.report.documents import schemas
 
 UNITS = ("_s", "_bytes", "_flops_per_s", "_per_s", "_per_s_per_gpu", "_per_token", "_sequences", "_tokens", "_hours", "_usd")
 COUNTS = {  # numbers of things, shares, positions: what the word itself counts
-    "parameters_total", "parameters_active", "parameters_trained", "lora_rank", "gpus", "seq_len", "mfu", "schema_version", "rank", "considered", "priced", "fitting",
+    "parameters_total", "parameters_active", "parameters_trained", "lora_rank", "document_len", "gpus", "seq_len", "mfu", "schema_version", "rank", "considered", "priced", "fitting",
     "memory_worst_stage", "passed", "failed", "runs", "distance", "gain", "tp", "pp", "ep", "copies", "parameters", "layers", "hidden", "fewest_gpus", "knee_share",
 }  # fmt: skip
 BESIDE_A_UNIT = {"value", "first", "second", "difference"}  # `unit` stands in the same object

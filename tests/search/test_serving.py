@@ -280,3 +280,10 @@ def test_the_document_ends_a_context_where_the_model_does(capsys):
     longest = {(s["tp"], s["pp"]): (s["longest_context_tokens"], s["memory_context_tokens"]) for s in document["splits"]}
     assert longest[1, 4][0] == 131072 < longest[1, 4][1]
     assert longest[1, 2] == (21635, 21635)
+
+
+def test_the_slowest_gpu_reads_a_whole_expert():
+    """Mixtral on 8 GPUs, an expert a rank: 2.95 GB of dense weights, 1.07 GB of cache and 11.27 GB of one expert a layer at 3.35 TB/s."""
+    found = serve(load_cluster("dgx-h100"), 8, 8192, model=load_model("mixtral-8x7b"))
+    alone = next(s.alone_s for s in found.splits if (s.tp, s.pp, s.ep) == (1, 1, 8))
+    assert alone == pytest.approx((2.95e9 + 1.07e9 + 11.27e9) / 3.35e12, rel=0.005)
