@@ -3,7 +3,8 @@
 A product alone is fed from warm caches at the clock of a short burst or of its own steady state. Inside a step it shares
 power, memory and multiprocessors with communication and small kernels, hour after hour. The factor is that one ratio:
 it belongs to a device and a dtype, is bounded by 1, and zeroes the median error of all packaged runs (tiers A and B) of
-the device, of whichever source and model. Groups of fewer than 10 runs or 3 models get none and lean on a relative.
+the device, of whichever source and model. Groups of fewer than 10 runs or 3 models, or without a dense model, get none and lean on a
+relative.
 
     python scripts/fit_in_step.py            # prints the table and writes parlay/rates/in_step.json
 """
@@ -73,6 +74,9 @@ def main() -> None:
         models = len({case.model.id for case, _ in items})
         if len(items) < LEAST_RUNS or models < LEAST_MODELS:
             print(f"{family:12s} {width:5s} {len(items):4d} runs of {models} models: too few")
+            continue
+        if all(any(kind.mlp.kind == "moe" for kind in case.model.kinds.values()) for case, _ in items):
+            print(f"{family:12s} {width:5s} {len(items):4d} runs of {models} models: all of experts, which tell as much of their dispatch")
             continue
         factor, before, after = fit(items, family, width)
         print(
