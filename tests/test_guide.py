@@ -22,7 +22,8 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 -
   --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 128 --bf16 --tensor-model-parallel-size 2 \\
   --sequence-parallel --use-distributed-optimizer --vocab-size 128256 --position-embedding-type rope --normalization RMSNorm
 """
-COMMANDS = re.findall(r"^    parlay (.+)$", GUIDE, re.M)
+TUNING = (ROOT / "docs" / "guides" / "fine-tuning.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    parlay (.+)$", GUIDE + TUNING, re.M)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_command(command, files, capsys):
 
 
 @pytest.mark.parametrize("flags", ["--tokens 15T --gpu-hour-usd 2.5", "--fix tp=8 --fix pp=4,8", "--framework torchtitan",
-                                   "--optimizer muon", "--set training.gradient_dtype=bf16"])  # fmt: skip
+                                   "--optimizer muon", "--lora 16", "--set training.gradient_dtype=bf16"])  # fmt: skip
 def test_flag_of_the_guide(flags, files, capsys):
     for flag in flags.replace("--gpu-hour-usd", ",--gpu-hour-usd").split(","):
         assert flag.split()[0] in GUIDE
