@@ -76,7 +76,9 @@ def main() -> None:
             print(f"{family:12s} {width:5s} {len(items):4d} runs of {models} models: too few")
             continue
         if all(any(kind.mlp.kind == "moe" for kind in case.model.kinds.values()) for case, _ in items):
-            print(f"{family:12s} {width:5s} {len(items):4d} runs of {models} models: all of experts, which tell as much of their dispatch")
+            print(
+                f"{family:12s} {width:5s} {len(items):4d} runs of {models} models: all of experts, which tell as much of their dispatch"
+            )
             continue
         factor, before, after = fit(items, family, width)
         print(

@@ -10,8 +10,11 @@ from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.frameworks import resolve
+from parlay.estimate.memory_weights import elements_of
+from parlay.estimate.shard import Shard
 from parlay.estimate.terms import Term
 from parlay.formulas import optimizer_state
+from parlay.layouts.layout import Layout, Layouts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +42,17 @@ def checkpoint_bytes(e: Estimate) -> float:
     adapters = trained_adapters(e.model, e.workload)
     trained = counts.total + (counts.mtp if e.model.mtp_layers else 0) if adapters is None else adapters
     bytes_each = {"weight_bytes": settings.weight_bytes, "master_bytes": settings.master_bytes}
-    return float(optimizer_state.checkpoint_bytes(trained, moments_bytes=settings.states_bytes, **bytes_each))
+    whole = float(optimizer_state.checkpoint_bytes(trained, moments_bytes=settings.states_bytes, **bytes_each))
+    if settings.optimizer == "muon":  # one momentum of matrices of layers, two moments of all else, as memory has it
+        whole += (trained - _layer_matrices(e)) * (settings.moments_bytes - settings.states_bytes)
+    return whole
+
+
+def _layer_matrices(e: Estimate) -> float:
+    """Return the elements of all layers' weight matrices, those of multi-token prediction included: what muon orthogonalises."""
+    whole = Shard.of(Layouts.of(Layout()), e.workload, e.cluster)
+    names = [*e.model.layer_names(), *[e.model.mtp_kind] * e.model.mtp_modules]
+    return sum(float(elements_of(e.model.kinds[name], e.model.hidden, whole, linear_only=True)[0]) for name in names if name)
 
 
 def differences(first: Estimate, second: Estimate) -> list[tuple[str, str, str, float | None, float | None]]:

@@ -319,5 +319,9 @@ def _optimizer(settings: Settings, owned: Owned, rates: Rates) -> Term:
     seconds = np.where(stages.exists, stream.seconds + copies, 0.0).max(axis=1)
     return Term(
         "step.optimizer", "optimizer", seconds, "s", "optimizer_state.step_traffic_bytes", source=source,
-        inputs={"parameters_owned": mine.max(axis=1)},
+        inputs={
+            "parameters_owned": mine.max(axis=1), "weight_bytes": settings.weight_bytes, "master_bytes": settings.master_bytes,
+            "moments_bytes": settings.states_bytes,
+            "gradient_bytes": np.where(layouts.zero == 3, settings.sharded_gradient_bytes, settings.gradient_bytes),
+        },
     )  # fmt: skip

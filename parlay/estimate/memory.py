@@ -212,7 +212,8 @@ def _activations(
                 * tables.row(t.value)
                 * np.where(t.label == INPUT, 1.0, (1.0 - whole) * tables.row(keep.astype(np.float64))),
                 formula=t.formula,
-                inputs={k: tables.by_layout(v) for k, v in t.inputs.items()},
+                inputs={k: tables.by_layout(v) for k, v in t.inputs.items()} | {"layers_in_flight": count},
+                note="of one layer and micro-batch, times the layers and micro-batches in flight",
             )
             for i, (t, keep) in enumerate(tables.layers[kind].tensors)
             if keep.any()

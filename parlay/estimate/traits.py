@@ -14,6 +14,7 @@ from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
 from parlay.layouts.workload import Workload
+from parlay.rates.datasheet import C2C_BYTES_PER_S
 
 Kernel = Literal["flash1", "flash2", "tuned"]  # tuned: FlashAttention-3, cuDNN and what followed them
 
@@ -136,7 +137,8 @@ def _wide_products(workload: Workload, device: Device) -> str:
 
 def _host_factor(device: Device) -> float:
     """Return how much longer an operator takes on a device's usual host than on those of B200 and B300."""
-    grace = device.architecture.lower() in ("blackwell", "hopper") and device.id.lower().startswith("g")
+    link = device.host_link_bytes_per_s
+    grace = link is not None and link.value > C2C_BYTES_PER_S  # the CPU on one board with the GPU
     return GRACE_FACTOR if grace else HOST_FACTOR.get(device.architecture.lower(), 1.0)
 
 

@@ -36,6 +36,7 @@ SPLIT = {
 }
 FP8 = {"fp8": "delayed", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}  # precision -> --fp8-recipe
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "sgd": "SGD"}
+OF_EXPERTS = {"mlp_activation", "moe", "shared_experts"}  # modules that Megatron recomputes in mixtures of experts alone
 MOST_LESS = 4  # layers that torchtitan's counts may take off either end; other splits are written module by module
 TITAN_NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved1f1b": "Interleaved1F1B", "zbvzerobubble": "ZBVZeroBubble",
@@ -127,7 +128,7 @@ def _megatron(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str
         *_degrees(model, w, x),
         *_split(model, x),
         *_sharding(x),
-        *_recompute(x),
+        *_recompute(model, x, notes),
         *_step(w, x),
         *_optimizer(w, x, notes),
         *_precision(w, x),
@@ -206,14 +207,17 @@ def _sharding(x: Layout) -> list[str]:
     return words
 
 
-def _recompute(x: Layout) -> list[str]:
+def _recompute(model: ModelSpec, x: Layout, notes: list[str]) -> list[str]:
     if x.recompute == ("full",):
         method = (
             f"block --recompute-num-layers {x.recompute_layers}" if x.recompute_layers else "uniform --recompute-num-layers 1"
         )
         return [f"--recompute-granularity full --recompute-method {method}"]
     names = {module: said for said, module in MODULES.items()}
-    said = [names[module] for module in x.recompute if module in names]
+    idle = set() if _mixture(model) else OF_EXPERTS & set(x.recompute)
+    if idle:
+        notes.append(f"a model without experts has no {' or '.join(sorted(names[m] for m in idle))} to recompute: not written")
+    said = [names[module] for module in x.recompute if module in names and module not in idle]
     return [f"--recompute-granularity selective --recompute-modules {' '.join(said)}"] if said else []
 
 

@@ -10,6 +10,7 @@ from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, divisors, listed, schedule_of, scheduled
 from parlay.layouts.split import BOTH_WAYS, BY_RULE, V_SHAPED
 from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, ORDERS, Framework, Schedule
+from parlay.layouts.workload import Workload
 
 
 def _gpu_count(x: Layouts, q: Question) -> Mask:
@@ -184,7 +185,13 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
 
 
 def _framework(x: Layouts, q: Question) -> Mask:
-    return unoffered(x, q.workload.framework)
+    return unoffered(x, q.workload.framework) | (x.tp_overlap & (x.tp > 1) & (not overlaps_tensor(q.workload)))
+
+
+def overlaps_tensor(workload: Workload) -> bool:
+    """Return whether tensor-parallel traffic can run in pieces beside products: torchtitan's can only where layers are compiled
+    (torchtitan distributed/tensor_parallel.py, maybe_enable_async_tp)."""
+    return workload.framework != "torchtitan" or bool(workload.compiled)
 
 
 def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
@@ -195,6 +202,11 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
     if f in ("nanotron", "deepspeed") and x.tp_overlap and x.tp > 1:
         return f"{f} runs no tensor-parallel traffic in pieces beside its products", "leave tp_overlap off"
+    if not overlaps_tensor(q.workload) and x.tp_overlap and x.tp > 1:
+        return (
+            "torchtitan's async tensor parallelism needs torch.compile",
+            "set training.compiled = true, or leave tp_overlap off",
+        )
     if f == "nanotron" and x.cp > 1:
         return "nanotron is modelled without context parallelism", "use cp=1"
     if f == "nanotron" and x.zero > 1:

@@ -60,7 +60,7 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
             ("shape", f"{spec.layer_count} layers, hidden {spec.hidden:,}, vocabulary {spec.vocab:,}"
              + (", tied embeddings" if spec.tied_embeddings else "")
              + (f", {spec.mtp_layers} multi-token-prediction layer" if spec.mtp_layers else "")),
-            *[(f"layer '{name}'", f"{spec.layer_names().count(name)} x {_kind(kind)}") for name, kind in spec.kinds.items()],
+            *[(f"layer '{name}'", f"{_times(spec, name)}{_kind(kind)}") for name, kind in spec.kinds.items()],
             ("source", spec.source or "not stated"),
             *([("published", spec.published.note)] if spec.published.note else []),
             *([("notes", spec.notes)] if spec.notes else []),
@@ -71,7 +71,7 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
     rows += [[GROUPS[g], f"{n:,}", _share(n, counts.total)] for g, n in counts.groups.items() if n]
     outside = {
         "position table": counts.positions, "embedding norm": counts.embedding_norm, "final norm": counts.final_norm,
-        "LM head": counts.head, "other": counts.other, "vision tower": counts.vision,
+        "LM head": counts.head, "other, outside layers": counts.other, "vision tower": counts.vision,
     }  # fmt: skip
     rows += [[name, f"{n:,}", _share(n, counts.total)] for name, n in outside.items() if n]
     rows.append(["total", f"{counts.total:,}", ""])
@@ -150,6 +150,12 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}"
 
 
+def _times(spec: ModelSpec, name: str) -> str:
+    """Return how often a kind of layer stands in the model; one that stands in none is of its prediction modules."""
+    count = spec.layer_names().count(name)
+    return f"{count} x " if count else "of multi-token prediction: "
+
+
 def _kind(kind: LayerKind) -> str:
     m, f = kind.mixer, kind.mlp
     if isinstance(m, GroupedAttention):
@@ -157,19 +163,21 @@ def _kind(kind: LayerKind) -> str:
             f", window {m.window:,}" if m.window else ""
         )
     elif isinstance(m, LatentAttention):
-        mixer = f"latent attention {m.heads} heads, ranks {m.q_rank or 'full'}/{m.kv_rank}" + (
-            f", window {m.window:,}" if m.window else ""
-        )
+        size = f"{m.nope_dim}+{m.rope_dim}" if m.nope_dim else f"{m.rope_dim}"
+        mixer = f"latent attention {m.heads} heads of {size}, ranks {m.q_rank or 'full'}/{m.kv_rank}"
+        mixer += f", output through {m.out_groups} x {m.out_rank:,}" if m.out_rank else ""
+        mixer += "" if m.up_projection else ", keys and values the latent itself"
+        mixer += f", window {m.window:,}" if m.window else ""
         if m.compress_rate:
             mixer += f" and {f'{m.compress_top:,}' if m.compress_top else 'all'} entries of {m.compress_rate} tokens"
     else:
-        mixer = m.kind
+        mixer = "" if m.kind == "none" else m.kind
     if isinstance(f, MoeMlp):
-        mlp = f"{f.experts} experts of {f.width:,}, {f.top_k} a token" + (
-            f", shared {f.shared_width:,}" if f.shared_width else ""
-        )
+        mlp = f"{f.experts} experts of {f.width:,}, {f.top_k} a token"
+        mlp += f", on tokens of width {f.latent_width:,}" if f.latent_width else ""
+        mlp += f", shared {f.shared_width:,}" if f.shared_width else ""
     elif f.kind == "dense":
         mlp = f"MLP {f.width:,}" + (", gated" if f.gated else "")
     else:
-        mlp = "no feed-forward"
-    return f"{mixer}; {mlp}"
+        mlp = ""
+    return "; ".join(part for part in (mixer, mlp) if part)

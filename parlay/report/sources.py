@@ -58,6 +58,9 @@ def accuracy_lines(e: Estimate, page: Page) -> list[str]:
     peak = f"{e.mfu_peak_flops_per_s / 1e12:,.0f} TFLOP/s dense {format_}"
     convention = CONVENTIONS[e.mfu_convention]
     counted = convention.in_words
+    if e.workload.lora_rank is not None:
+        scores = counted.split(", ")[0]
+        counted = f"{scores}, 4 FLOPs for each frozen weight and 6 for each adapter's; recompute not"
     if e.model.mtp_layers and convention.mtp:
         counted = counted.replace("LM head counted", "LM head and multi-token prediction counted")
     out += wrap(f"MFU: {counted}; against {peak} ({e.mfu_convention})", page, hang="  ")

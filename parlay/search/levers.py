@@ -26,7 +26,8 @@ def cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus:
         text for text in (_choice(model, cluster, workload, gpus, small), _more(model, cluster, workload, gpus, small)) if text
     ]
     if levers:
-        return "; or ".join(levers)
+        more = "" if space.wide else "; --wide searches offload and finer recompute for a faster way"
+        return "; or ".join(levers) + more
     return f"no number of GPUs up to {2**DOUBLINGS:,} times as many helps; use a smaller model or a shorter sequence"
 
 

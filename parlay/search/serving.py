@@ -107,6 +107,8 @@ def serve(
 ) -> Serving:  # fmt: skip
     """Return every split of `gpus` GPUs: the largest batch of `model` at `context`, or the largest shape of the family."""
     check_precision(cluster.device, weight_dtype, "serve")
+    if model and model.mtp_layers:  # an engine loads them for speculative decoding alone
+        model = model.model_copy(update={"mtp_layers": 0})
     shapes = (model,) if model else family(experts)
     batched, cache_dtype = batch_tokens(cluster), _cache_dtype(weight_dtype)
     found = []

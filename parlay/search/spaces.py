@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parlay.layouts.rules_stages import RUNS
+from parlay.layouts.rules_stages import RUNS, overlaps_tensor
 from parlay.layouts.vocabulary import DEFAULT_ORDER, CpKind, Recompute
 from parlay.layouts.workload import Workload
 from parlay.search.space import ALL, NODE, Space
@@ -17,11 +17,10 @@ FINE: tuple[Recompute, ...] = ("mlp_activation", "norm", "mla_up")
 
 def default_space(workload: Workload) -> Space:
     """Return the axes that the framework's users tune."""
+    overlap = (False, True) if overlaps_tensor(workload) else (False,)
     if workload.framework == "torchtitan":
         kinds: tuple[CpKind, ...] = ("allgather", "zigzag")  # its own default first
-        return Space(
-            zero=(3,), shard=(ALL, NODE), cp_kind=kinds, recompute=(NONE, ("selective_ops",), FULL), tp_overlap=(False, True)
-        )
+        return Space(zero=(3,), shard=(ALL, NODE), cp_kind=kinds, recompute=(NONE, ("selective_ops",), FULL), tp_overlap=overlap)
     if workload.framework == "deepspeed":
         return Space(zero=(1, 2, 3), cp_kind=("ulysses",), recompute=(NONE, FULL), vpp=(1,))
     if workload.framework == "nanotron":
@@ -38,10 +37,11 @@ def wide_space(workload: Workload) -> Space:
     traffic beside compute is shorter than in front of it, so without it is priced what does not fit with its buffers alone.
     """
     third = (0.0, 0.5, 1.0)
+    overlap = (False, True) if overlaps_tensor(workload) else (False,)
     if workload.framework == "torchtitan":
         return Space(
             zero=(3,), shard=(), etp=(1, 2, 4, 8), micro_batch=(1, 2, 4, 8, 16), cp_kind=("zigzag", "allgather"),
-            recompute=(NONE, ("selective_ops",), FULL), tp_overlap=(False, True), schedule=RUNS["torchtitan"],
+            recompute=(NONE, ("selective_ops",), FULL), tp_overlap=overlap, schedule=RUNS["torchtitan"],
             offload_optimizer=(0.0, 1.0), wide=True,
         )  # fmt: skip
     if workload.framework == "deepspeed":

@@ -19,7 +19,7 @@ from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import BF16_LAYERS, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of
+from parlay.validation.habits import BF16_LAYERS, EVERY, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of
 from parlay.validation.runs import Run
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -268,14 +268,20 @@ def _fine_tuning(run: Run, said: list[str]) -> dict[str, object]:
     """Return the fields of packed documents, and of adapters where only these are trained."""
     text = f"{run.notes} {run.setting('note')}".lower()
     found: dict[str, object] = {}
-    if (re.search(r"\bpacked\b", text) and "sft" in text) or "squad" in text or re.search(r"\blora\b.*\bfine-tuning\b", text):
+    adapts = re.search(r"(?<!no )(?<!without )(?<!not )\blora\b", f"{text} {run.model} {run.source}".lower()) or run.setting(
+        "lora_rank"
+    )
+    packed = re.search(r"\bpacked\b.*\bsft\b|\bsft\b.*\bpacked\b|\bsquad\b", text) or (adapts and "fine-tuning" in text)
+    if packed:
         found["document_len"] = SQUAD_TOKENS
         said.append(f"sequences packed from SQuAD's examples of some {SQUAD_TOKENS} tokens (the recipes' dataset)")
-    if re.search(r"\blora\b", f"{text} {run.model} {run.source}".lower()):
+    if adapts:
         rank, modules = next((rank, modules) for pattern, rank, modules in LORA if re.search(pattern, run.framework.lower()))
-        modules = ("qkv",) if "linear_qkv only" in text else modules
-        found |= {"lora_rank": rank, "lora_modules": modules}
-        said.append(f"LoRA of rank {rank} on {', '.join(modules)} (the recipe's default)")
+        printed = re.search(r"\brank[ =]*(\d+)|\br ?= ?(\d+)", text)
+        given = run.setting("lora_rank") or (printed and (printed[1] or printed[2]))
+        modules = ("qkv",) if "linear_qkv only" in text else EVERY if re.search(r"all linear|every linear", text) else modules
+        found |= {"lora_rank": given or rank, "lora_modules": modules}
+        said.append(f"LoRA of rank {given or rank} on {', '.join(modules)}{'' if given else ' (rank: the recipe default)'}")
     return found
 
 

@@ -13,8 +13,10 @@ from typing import get_args
 
 from parlay.errors import UnknownNameError, UsageError
 from parlay.layouts.vocabulary import Framework
+from parlay.validation.clusters import cluster_of
 from parlay.validation.habits import habit_of
 from parlay.validation.runs import Run
+from parlay.validation.settings import precision_of
 
 Predicate = Callable[[Run], bool]
 
@@ -167,6 +169,8 @@ def comparison(name: str, mark: str, value: str, *, of_ours: bool = False) -> Pr
 
     def test(run: Run) -> bool:
         have = _ours(run) if of_ours and mark in ("=", "!=") else value_of(run, name).lower()
+        if name in CATALOGUED and mark in ("=", "!=") and have != wanted:
+            have = CATALOGUED[name](run)
         if mark == "~":
             return wanted in have
         given = _number(have)
@@ -177,6 +181,15 @@ def comparison(name: str, mark: str, value: str, *, of_ours: bool = False) -> Pr
         return bool(have) and number is None and ORDER[mark]((have > wanted) - (have < wanted))
 
     return test
+
+
+def _device(run: Run) -> str:
+    cluster, _ = cluster_of(run)
+    return cluster.device.id if cluster else ""
+
+
+# Columns whose words of a source have a name of Parlay's own, as the reports print it: either is what a filter may say.
+CATALOGUED: dict[str, Callable[[Run], str]] = {"hardware": _device, "precision": lambda run: precision_of(run.precision) or ""}
 
 
 def _ours(run: Run) -> str:

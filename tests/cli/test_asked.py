@@ -244,4 +244,7 @@ def test_a_checkpoint_by_hand(parlay):
         found = parlay(*asked, "--framework", framework, "--json").document["estimate"]["checkpoint_bytes"]
         assert found == each * 8_030_261_248
     assert "a checkpoint of weights and optimizer state holds 112 GB" in parlay(*asked).out
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)  # whose muon keeps one momentum
+    muon = parlay(*asked, "--optimizer", "muon", "--json").document["estimate"]["checkpoint_bytes"]
+    assert muon == 14 * 8_030_261_248 - 4 * matrices
     assert "a checkpoint of the adapters holds" in parlay(*asked, "--lora", "8").out

@@ -11,6 +11,7 @@ from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
+from parlay.rates.datasheet import C2C_BYTES_PER_S
 
 LLAMA, V3 = load_model("llama-3.1-8b"), load_model("deepseek-v3")
 H100 = load_cluster("dgx-h100")
@@ -48,7 +49,7 @@ def test_a_pipeline_has_every_micro_batch_in_flight_on_the_host():
 
 @pytest.mark.parametrize("layout", [{"dp": 8}, {"tp": 2, "pp": 2, "dp": 2}, {"pp": 4, "dp": 2, "vpp": 2}])
 def test_what_a_pass_is_too_short_to_hide_shows(layout):
-    slow, fast = with_link(2e9), with_link(1e15)
+    slow, fast = with_link(2e9), with_link(C2C_BYTES_PER_S)
     none, some, free = priced(slow, 0.0, **layout).time, priced(slow, 1.0, **layout).time, priced(fast, 1.0, **layout).time
     rows = Layouts.of(Layout(**layout, offload_activations=1.0))
     _, moved = hosted_activations(LLAMA, slow, WORK, rows, stages_of(LLAMA, rows, WORK.global_batch))

@@ -249,11 +249,11 @@ def test_hai_llm_sends_tokens_in_fp8_and_takes_them_back_in_bf16():
 def test_the_host_is_as_fast_as_the_machine_has_it():
     """Grace and the hosts of A100 are the slowest, those of B200 the fastest; a framework's operators keep their proportion."""
     each = {}
-    for name in ("dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72", "mi300x-8"):
+    for name in ("dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72", "gb300-nvl72", "mi300x-8"):
         device = load_cluster(name).device
         each[name] = [traits_of(Workload(framework=f), device).host_operator_s for f in ("megatron-core", "deepspeed")]
     assert {name: round(e[0] / each["dgx-b200"][0], 9) for name, e in each.items()} == {
-        "dgx-a100": 1.65, "dgx-h100": 1.2, "dgx-b200": 1.0, "gb200-nvl72": 1.8, "mi300x-8": 1.0,
+        "dgx-a100": 1.65, "dgx-h100": 1.2, "dgx-b200": 1.0, "gb200-nvl72": 1.8, "gb300-nvl72": 1.8, "mi300x-8": 1.0,
     }  # fmt: skip
     assert len({round(e[1] / e[0], 9) for e in each.values()}) == 1
     assert each["dgx-a100"][1] == pytest.approx(75e-6, rel=0.01)  # what vTrain's runs on A100 take

@@ -69,7 +69,8 @@ def test_megatron_arguments_read_back(problem):
     back = Layout(**found["layout"])
     for axis in DEGREES:
         assert getattr(back, axis) == getattr(layout, axis), axis
-    assert (back.zero, back.recompute, back.offload_optimizer) == (layout.zero, layout.recompute, layout.offload_optimizer)
+    kept = layout.recompute if moe else tuple(m for m in layout.recompute if m != "mlp_activation")  # which is of experts alone
+    assert (back.zero, back.recompute, back.offload_optimizer) == (layout.zero, kept, layout.offload_optimizer)
     assert back.tp_overlap == (layout.tp_overlap and layout.tp > 1)
     assert back.ep_overlap == (layout.ep_overlap and layout.ep > 1)
     assert back.order == layout.order
@@ -154,6 +155,13 @@ def test_torchtitan_makes_the_chunks_that_are_written(name, pp, schedule, vpp, f
         ("torchtitan", {}, {"recompute": ("mlp",)}, "torchtitan has no recompute of mlp", "full"),
         ("deepspeed", {"precision": "fp8"}, {}, "a DeepSpeed file has no fp8", "fp8"),
         ("deepspeed", {}, {"recompute": ("core_attention",)}, "what is recomputed, core_attention,", "activation_checkpointing"),
+        (
+            "megatron-core",
+            {},
+            {"recompute": ("mlp_activation",)},
+            "a model without experts has no moe_act to recompute",
+            "recompute",
+        ),
         ("megatron-core", {"optimizer": "adafactor"}, {}, "Megatron-LM has no adafactor", "--optimizer "),
         ("megatron-core", {"optimizer": "muon"}, {"zero": 3}, "runs muon without FSDP", "distributed-optimizer"),
     ],

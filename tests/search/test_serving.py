@@ -282,6 +282,15 @@ def test_the_document_ends_a_context_where_the_model_does(capsys):
     assert longest[1, 2] == (21635, 21635)
 
 
+def test_prediction_modules_are_not_served():
+    """An engine loads multi-token prediction for speculative decoding alone: 671B, not 685B of DeepSeek-V3 in fp8."""
+    model = load_model("deepseek-v3")
+    row = split_of(serve(load_cluster("dgx-h200"), 8, 8192, model=model, weight_dtype="fp8"), 8, 1, 8)
+    alone = model.model_copy(update={"mtp_layers": 0})
+    assert row == split_of(serve(load_cluster("dgx-h200"), 8, 8192, model=alone, weight_dtype="fp8"), 8, 1, 8)
+    assert row.token_bytes == 61 * 576 * 2
+
+
 def test_the_slowest_gpu_reads_a_whole_expert():
     """Mixtral on 8 GPUs, an expert a rank: 2.95 GB of dense weights, 1.07 GB of cache and 11.27 GB of one expert a layer at 3.35 TB/s."""
     found = serve(load_cluster("dgx-h100"), 8, 8192, model=load_model("mixtral-8x7b"))

@@ -148,6 +148,25 @@ def test_what_cannot_be_mapped_says_why(runs, name, reason):
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(
+    ("notes", "settings", "rank", "modules"),
+    [
+        ("LoRA fine-tuning", {}, 16, ("qkv",)),
+        ("LoRA, rank 64, all linear layers", {}, 64, ("qkv", "out", "up", "down")),
+        ("LoRA r=8", {}, 8, ("qkv",)),
+        ("LoRA", {"lora_rank": "32"}, 32, ("qkv",)),
+        ("full fine-tuning, no LoRA", {}, None, None),
+        ("trained without lora", {}, None, None),
+    ],
+)
+def test_adapters_as_a_row_tells_them(runs, notes, settings, rank, modules):
+    row = runs["dgxc-sft70b-001"]
+    case = map_run(dataclasses.replace(row, notes=notes, columns=row.columns | settings))
+    assert isinstance(case, Case), case
+    assert case.workload.lora_rank == rank
+    assert modules is None or case.workload.lora_modules == modules
+
+
 def test_models_have_the_parameters_that_their_sources_print(runs):
     """llm-foundry prints the exact count of every model."""
     seen = 0

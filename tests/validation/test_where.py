@@ -33,6 +33,8 @@ def runs():
         ("tier!=A and format=published", 295),
         ("settings.recompute=full and source=foundry", 56),
         ("seq_len>=262144 and format=published", 6),
+        ("hardware=a100-80gb-sxm and source=korthikanti", 6),  # printed as a100-80gb
+        ("precision=mxfp8 and hardware=gb300", 19),
         ("", 2039),
     ],
 )
@@ -72,7 +74,7 @@ def test_an_unknown_column_suggests(runs):
 def test_numbers_compare_as_numbers_and_text_without_case(runs):
     assert {run.gpus for run in choose(runs, "gpus=8.0 and format=published")} == {8}
     assert not choose(runs, "model<5 and format=published and source=titan")  # text is not smaller than a number
-    assert {run.precision for run in choose(runs, "precision=BF16 and format=published")} == {"bf16"}
+    assert {run.precision for run in choose(runs, "precision=BF16 and format=published")} == {"bf16", "bf16 (amp)"}
 
 
 @settings(max_examples=100, deadline=None)
