@@ -21,6 +21,7 @@ from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
 from parlay.estimate.timeline import with_timeline
+from parlay.estimate.traits import SENDS
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Violation, check
@@ -107,11 +108,16 @@ class Estimate:
         return expected(features_of(self.model, self.cluster, self.workload, self.layout))
 
 
+def deciding_stages(model: ModelSpec, workload: Workload, layouts: Layouts) -> Stages:
+    """Return the stages that can decide: one of each content, or all where what a stage sends depends on its place."""
+    return stages_of(model, layouts, workload.global_batch, every=workload.framework in SENDS)
+
+
 def price(
     model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, every: bool = False
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
-    stages = stages_of(model, layouts, workload.global_batch, every=every)
+    stages = stages_of(model, layouts, workload.global_batch) if every else deciding_stages(model, workload, layouts)
     pipes = Pipes.of(model, cluster, workload, layouts, stages)
     held = memory(model, cluster, workload, layouts, stages, pipes=pipes)
     return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, pipes))
@@ -127,7 +133,7 @@ def price_memory(
     pipes: Pipes | None = None,
 ) -> Memory:
     """Return the memory of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
-    stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
+    stages = deciding_stages(model, workload, layouts) if stages is None else stages
     return memory(model, cluster, workload, layouts, stages, pipes=pipes)
 
 
@@ -142,7 +148,7 @@ def price_time(
     pipes: Pipes | None = None,
 ) -> StepTime:
     """Return the time of a step of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
-    stages = stages_of(model, layouts, workload.global_batch, every=False) if stages is None else stages
+    stages = deciding_stages(model, workload, layouts) if stages is None else stages
     pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
     return step_time(model, cluster, workload, layouts, stages, rates, pipes)
 

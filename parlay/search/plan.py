@@ -9,12 +9,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.estimate import Estimate, estimate, peak_flops, price_memory, price_time
+from parlay.estimate.estimate import Estimate, deciding_stages, estimate, peak_flops, price_memory, price_time
 from parlay.estimate.least import least_steps
 from parlay.estimate.memory_rows import overlap_bytes
 from parlay.estimate.offload import host_bytes, host_has_room
 from parlay.estimate.pipes import Pipes
-from parlay.estimate.stages import stages_of
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
@@ -268,7 +267,7 @@ def _without_overlap(question: Question, space: Space, rates: Rates, found: _Fou
 def _priced(question: Question, space: Space, rates: Rates, found: _Found, layouts: Layouts) -> Array:
     """Price memory of all and time of what fits, keep the best, and return the bytes that each layout holds too many."""
     model, cluster, workload = question.model, question.cluster, question.workload
-    stages = stages_of(model, layouts, workload.global_batch, every=False)
+    stages = deciding_stages(model, workload, layouts)
     pipes = Pipes.of(model, cluster, workload, layouts, stages)
     held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
     room = host_has_room(model, cluster, workload, layouts, stages, pipes=pipes)

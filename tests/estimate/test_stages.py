@@ -141,12 +141,13 @@ def test_a_padded_table_is_cut_by_tensor_parallelism():
 def grid(name, cluster, workload, gpus):
     """Return valid layouts of many shapes, explicit ends and every schedule of the framework among them."""
     model = load_model(name)
-    schedules = {"megatron-core": ["1f1b", "interleaved"], "torchtitan": ["gpipe", "interleaved", "zb-v", "bfs"]}[
-        workload.framework
-    ]
+    schedules = {
+        "megatron-core": ["1f1b", "interleaved"], "torchtitan": ["gpipe", "interleaved", "zb-v", "bfs"],
+        "nanotron": ["1f1b", "gpipe"], "deepspeed": ["1f1b"], "hai-llm": ["1f1b", "dualpipe"],
+    }[workload.framework]  # fmt: skip
     rows = []
     for schedule in schedules:
-        for vpp in [1] if schedule in ("gpipe", "1f1b") else [2] if schedule == "zb-v" else [2, 3]:
+        for vpp in [1] if schedule in ("gpipe", "1f1b", "dualpipe") else [2] if schedule == "zb-v" else [2, 3]:
             mesh = np.meshgrid([1, 2, 8], [1, 2], [2, 4, 8, 16], [1, 8], [BY_RULE, 0, 3], [0, 1, 2], indexing="ij")
             tp, cp, pp, ep, first, zero = (x.ravel() for x in mesh)
             rows.append(
@@ -163,7 +164,7 @@ def grid(name, cluster, workload, gpus):
     return model, kept
 
 
-@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan"])
+@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "nanotron", "deepspeed", "hai-llm"])
 @pytest.mark.parametrize("name", MODELS)
 def test_one_stage_of_each_content_decides_as_all_of_them(name, framework):
     cluster = load_cluster("dgx-h100")
@@ -171,9 +172,10 @@ def test_one_stage_of_each_content_decides_as_all_of_them(name, framework):
     if framework != "megatron-core":
         workload = Workload(global_batch=256, framework=framework)
     model, blocks = grid(name, cluster, workload, 64)
+    _, few = grid(name, cluster, workload, 16)  # some borders of stages leave the node, some do not
     rates = rates_for(cluster)
     seen = 0
-    for layouts in blocks:
+    for layouts in [*blocks, *few]:
         some = price(model, cluster, workload, layouts, rates)
         every = price(model, cluster, workload, layouts, rates, every=True)
         np.testing.assert_allclose(some.memory.peak, every.memory.peak, rtol=1e-12)
