@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from parlay.report.validate import MEANINGS, WORTH_SHOWING, error_cells, percent, signed
 from parlay.units import significant
 from parlay.validation import tables
+from parlay.validation.held_out import LEFT_OUT, held_out_errors
 from parlay.validation.predict import Validation
 from parlay.validation.statistics import Errors
 
@@ -43,7 +44,7 @@ def validation_page(v: Validation) -> str:
     counted = f"{v.count:,} runs, {len(v.predictions):,} predicted"
     counted += f"; of tiers A and B {percent(share)} %." if share is not None else "."
     parts = [INTRODUCTION, counted, "## Step time", _errors("group", tables.aims(v))]
-    parts += ["### Beside a naive predictor", _naive(v)]
+    parts += ["### Beside a naive predictor", _naive(v), "### On runs that no factor was fitted to", _held_out()]
     for title in ("tier", "source", "device", "precision", "parallelism"):
         parts += [f"### By {title}", _errors(title, tables.by(runs, tables.BREAKDOWNS[title]))]
     parts += ["## Memory", "In the source's own meaning and unit.", _errors("source and meaning", tables.memory_errors(v))]
@@ -70,6 +71,20 @@ def _naive(v: Validation) -> str:
     ]  # fmt: skip
     header = ("tier", "runs", "naive median %", "naive 90th pct. %", "Parlay median %", "Parlay 90th pct. %")
     return f"{text}\n\n{markdown_table(header, rows)}"
+
+
+def _held_out() -> str:
+    text = (
+        "The same factors fitted again without some of the runs (`scripts/fit_in_step.py --held-out`), and the errors of the runs "
+        "that were left out; where too few of a device are left, it leans on a relative as any device without runs does."
+    )
+    rows = [
+        [LEFT_OUT[e.left_out], e.tier, f"{e.runs:,}", percent(e.median), percent(e.mean), percent(e.p90)]
+        for e in held_out_errors()
+    ]
+    return (
+        f"{text}\n\n{markdown_table(('left out of the fit', 'tier', 'runs', 'median %', 'mean %', '90th pct. %'), rows, left=2)}"
+    )
 
 
 def _rankings(v: Validation) -> str:

@@ -1,17 +1,21 @@
 """The whole pass: nothing is lost, grouping does not change a number, and the tables hold together."""
 
+import json
 import math
 import time
 
 import pytest
 
 from parlay.estimate.estimate import price
+from parlay.estimate.record import RECORD_FILE
 from parlay.layouts.layout import Layouts
 from parlay.validation import tables
 from parlay.validation.clusters import rates_named
+from parlay.validation.held_out import LEFT_OUT, held_out_errors
 from parlay.validation.mapping import map_run
 from parlay.validation.predict import validate_runs
 from parlay.validation.runs import packaged_runs, read_runs
+from parlay.validation.statistics import errors_of
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +129,23 @@ def test_a_device_without_the_precision_is_a_reason(tmp_path):
     assert reasons["a-5"].startswith("the framework 'Own' is not known; known are Megatron-LM")
     assert "does not divide 8 GPUs" in reasons["a-6"]
     assert found.count == 6
+
+
+def test_the_record_behind_expected_ranges_is_of_these_predictions(everything):
+    found, _ = everything
+    record = {row["run"]: row["measured_over_predicted"] for row in json.loads(RECORD_FILE.read_text(encoding="utf-8"))["runs"]}
+    ours = {p.case.run.id: p.measured_s / p.predicted_s for p in found.predictions if p.case.run.tier in "AB" and p.measured_s}
+    assert record == pytest.approx(ours, abs=2e-4)
+
+
+def test_runs_that_were_left_out_of_the_fit_are_predicted_as_well(everything):
+    """The first row of each tier is what validate prints now; without a run's model or source the aims of its tier still hold."""
+    found, _ = everything
+    for e in held_out_errors():
+        errors = [p.error for p in found.predictions if p.case.run.tier == e.tier and p.error is not None]
+        assert e.runs == len(errors)
+        if e.left_out == "nothing":
+            now = errors_of(e.tier, errors)
+            assert (e.median, e.mean, e.p90) == pytest.approx((now.median, now.mean, now.p90), abs=1e-3)
+        assert (e.median, e.p90) <= ((0.06, 0.18) if e.tier == "A" else (0.09, 0.28))
+    assert [e.left_out for e in held_out_errors()] == [name for name in LEFT_OUT for _ in "AB"]
