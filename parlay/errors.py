@@ -37,7 +37,7 @@ class UnknownNameError(UsageError):
         near = nearest(name, names)
         if near:
             advice = f"did you mean {' or '.join(near)}?"
-        elif len(names) <= 12:
+        elif 0 < len(names) <= 12:
             advice = f"known: {', '.join(names)}"
         else:
             advice = None

@@ -13,8 +13,8 @@ from typing import Any
 
 from parlay.calibrate.engine import Engine
 from parlay.calibrate.gates import sheet_of
+from parlay.hardware.driver_names import device_key
 from parlay.hardware.spec import Cluster, Device
-from parlay.rates.calibration_check import device_key
 from parlay.rates.calibration_file import Datasheet, MeasuredDevice, Software, Topology
 
 # nvidia-smi --query-gpu fields, by what they fill. clocks_event_reasons.active is a mask of bits.

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from parlay.catalog import Summary, find, fold, is_path, names, read_table, summaries
 from parlay.errors import UnknownNameError, UsageError
+from parlay.hardware.driver_names import device_key
 from parlay.hardware.spec import Cluster, Device, Link
 from parlay.specfile import validate
 
@@ -219,6 +220,9 @@ def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: st
             raise UsageError(f"'{name}' is not a file", where=where)
         return Path(name)
     wanted = fold(str(name))
+    driver = device_key(str(name))  # a device as its driver names it
+    if driver:
+        wanted = driver if kind == "device" else _usual_cluster(driver)
     own = None if user_directory is None else user_directory / f"{kind}s"
     found = find(wanted, CATALOG / f"{kind}s", lambda: _catalog(kind))
     if own is not None:
@@ -228,14 +232,21 @@ def _locate(kind: Kind, name: str | Path, user_directory: Path | None, where: st
         found = found or mine
     if found:
         return found
-    known = [n for summary in _list(kind, user_directory) for n in summary.names]
+    known = [] if driver else [n for summary in _list(kind, user_directory) for n in summary.names]
     raise UnknownNameError(
         kind,
         str(name),
         known,
         where=where,
-        hint=(kind == "cluster" and _clusters_of(wanted)) or "`parlay hardware list` shows all",
+        hint=(kind == "cluster" and _clusters_of(driver or wanted)) or "`parlay hardware list` shows all",
     )
+
+
+def _usual_cluster(device: str) -> str:
+    """Return the name of `device` that a cluster of the catalog goes by as well, or its own id where none does."""
+    taken = names(_catalog("cluster"))
+    own = next((summary.names for summary in _catalog("device") if device in summary.names), (device,))
+    return next((name for name in own if name in taken), device)
 
 
 def _clusters_of(device: str) -> str | None:
@@ -272,7 +283,7 @@ def find_any(name: str, user_directory: Path | None = None) -> Cluster | Device 
             where=name,
             hint='give a name of `parlay hardware list`, or a .toml that starts from one with extends = "dgx-h100"',
         )
-    wanted, known = fold(name), list[str]()
+    wanted, known = device_key(name) or fold(name), list[str]()
     for entries in (list_clusters(user_directory), list_devices(user_directory), list_links(user_directory)):
         known += [n for s in entries for n in s.names]
         path = names(entries).get(wanted)

@@ -57,7 +57,16 @@ def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
         (
             "training",
             f"{show_number(w.seq_len, 'token')} x {show_number(w.global_batch, 'sequence')}, {w.precision}, {w.optimizer}, {w.framework}"
-            + (f"; documents of {show_number(w.document_len, 'token')} packed" if w.document_len else "")
+            + _documents(w)
             + adapters_in_words(e.model, w),
         ),
     ]
+
+
+def _documents(w: Workload) -> str:
+    """Return in words how long packed documents are; one longer than a sequence is cut, so nothing is packed."""
+    if w.document_len is None:
+        return ""
+    return f"; documents of {show_number(w.document_len, 'token')} " + (
+        "packed" if w.document_len < w.seq_len else "cut at the sequence"
+    )

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from parlay.errors import ParlayError
+from parlay.hardware.driver_names import device_key
 from parlay.hardware.load import load_cluster
 from parlay.hardware.spec import Cluster
 from parlay.rates.choose import rates_for
@@ -46,13 +47,14 @@ CLUSTERS: tuple[tuple[str, str, str, str], ...] = (
 def cluster_of(run: Run) -> tuple[Cluster | None, str]:
     """Return the cluster of a run and what is assumed of its network; None where no catalog entry has the device."""
     words = f"{run.framework} {run.notes} {run.citation} {run.source}".lower()
+    given = device_key(run.hardware) or run.hardware.lower()
     for hardware, pattern, name, said in CLUSTERS:
-        if re.match(hardware, run.hardware.lower()) and re.search(pattern, words):
+        if re.match(hardware, given) and re.search(pattern, words):
             cluster = cluster_named(name)
             multi = run.gpus is not None and run.gpus > cluster.scale_up_gpus.value
             return cluster, f"network of the usual node of this device ({said})" if said and multi else ""
     try:
-        return cluster_named(run.hardware), ""
+        return cluster_named(given), ""
     except ParlayError:
         return None, ""
 

@@ -8,9 +8,10 @@ import pytest
 from parlay.calibrate.file import summarise
 from parlay.calibrate.fits import fitted
 from parlay.errors import UsageError
+from parlay.hardware.driver_names import device_key
 from parlay.hardware.load import load_cluster
 from parlay.rates.calibrated import calibrated_rates
-from parlay.rates.calibration_check import check_file, device_key
+from parlay.rates.calibration_check import check_file
 from parlay.rates.calibration_file import (
     AttentionPoint,
     Calibration,
@@ -216,8 +217,8 @@ def test_a_device_of_no_catalog_is_known_by_its_name(cluster):
 
 
 def test_every_named_device_is_in_the_catalog():
+    from parlay.hardware.driver_names import DEVICE_NAMES
     from parlay.hardware.load import load_device
-    from parlay.rates.calibration_check import DEVICE_NAMES
 
     assert all(load_device(key).id == key for key in DEVICE_NAMES.values())
 

@@ -125,6 +125,7 @@ def test_modules_that_a_model_lacks_are_not_said_to_be_adapted(parlay):
 def test_packed_documents_are_told(parlay):
     ran = parlay("estimate", *LAYOUT, "--set", "training.document_len=512")
     assert "documents of 512 tokens packed" in ran.out
+    assert "documents of 10,000,000 tokens cut at" in parlay("estimate", *LAYOUT, "--set", "training.document_len=10000000").out
     assert parlay("estimate", *LAYOUT, "--set", "training.document_len=512", "--json").document["question"]["document_len"] == 512
     assert "up to how the data is packed" in parlay("estimate", *LAYOUT, "--set", "training.document_len=512", "--launch").err
 

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from parlay.errors import UnknownNameError, UsageError
-from parlay.hardware.load import list_clusters, list_devices, load_cluster, load_device, load_link, user_catalog_directory
+from parlay.hardware.load import (
+    find_any,
+    list_clusters,
+    list_devices,
+    load_cluster,
+    load_device,
+    load_link,
+    user_catalog_directory,
+)
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -199,3 +207,12 @@ def test_processors_and_their_ethernet_may_be_slow(tmp_path):
     path.write_text(fast, encoding="utf-8")
     with pytest.raises(UsageError, match="bit or byte"):
         load_cluster(path)
+
+
+def test_a_device_goes_by_the_name_that_its_driver_prints():
+    assert load_device("NVIDIA H100 80GB HBM3").id == "h100-sxm"
+    assert find_any("nvidia a100-sxm4-40gb").id == "a100-sxm-40gb"
+    assert load_cluster("NVIDIA H100 80GB HBM3") == load_cluster("h100")
+    with pytest.raises(UnknownNameError) as caught:
+        load_cluster("Tesla V100-SXM2-32GB")
+    assert caught.value.hint == "'v100-sxm' is a device; clusters of it: jean-zay-v100"

@@ -167,6 +167,11 @@ def test_adapters_as_a_row_tells_them(runs, notes, settings, rank, modules):
     assert modules is None or case.workload.lora_modules == modules
 
 
+def test_hardware_as_its_driver_names_it(runs):
+    row = dataclasses.replace(runs["dgxc-sft70b-001"], hardware="NVIDIA H100 80GB HBM3")
+    assert map_run(row).cluster == map_run(runs["dgxc-sft70b-001"]).cluster
+
+
 def test_models_have_the_parameters_that_their_sources_print(runs):
     """llm-foundry prints the exact count of every model."""
     seen = 0
