@@ -46,6 +46,7 @@ def ladder(
     lora: flags.Lora = None,
     framework: flags.Framework = None,
     rates: flags.Rates = None,
+    sets: flags.Sets = None,
     json: flags.Json = False,
 ) -> None:
     """Show the largest model that GPUs can train or serve.
@@ -59,7 +60,7 @@ def ladder(
     from parlay.cli.rates import rates_of
     from parlay.search.able import refusals
 
-    workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None, lora))
+    workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None, lora), sets)
     asked = [(c, n) for c in clusters_of(on) for n in counts_of(gpus, "--gpus")]
     for cluster, count in asked:
         check_size(cluster, count)
@@ -70,7 +71,7 @@ def ladder(
             hint="leave one out",
         )
     if serve:
-        _refuse_training(context_of, global_batch, optimizer, framework, rates, lora)
+        _refuse_training(context_of, global_batch, optimizer, framework, rates, lora, sets)
     chosen, context = _model(model), _model(context_of)
     unable = refusals([c for c, _ in asked], workload.precision, "serve" if serve else "train")
     ladders: list[Ladder] = []
@@ -91,7 +92,7 @@ def ladder(
         if not ladders and not served:
             raise
         interrupted = True
-    _say(ladders, served, context, json, len(asked) if interrupted else 0)
+    _say(ladders, served, json, len(asked) if interrupted else 0)
     if interrupted:
         raise KeyboardInterrupt
     fits = any(s.layout for x in ladders for s in x.steps) or any(s.fits for x in served for s in x.splits)
@@ -106,10 +107,12 @@ def _refuse_training(
     framework: str | None,
     rates: Path | None,
     lora: str | None,
+    sets: list[str] | None,
 ) -> None:
     """Raise UsageError where --serve meets an option that only training has."""
     given = {
         "--context-of": context_of, "--global-batch": global_batch, "--optimizer": optimizer, "--framework": framework, "--rates": rates, "--lora": lora,
+        "--set": sets or None,
     }  # fmt: skip
     for name, value in given.items():
         if value is not None:
@@ -156,7 +159,7 @@ def _ladder(
     return ladder(cluster, gpus, workload, experts=experts, context_of=context, rates=rates)
 
 
-def _say(ladders: list[Ladder], served: list[Serving], context: ModelSpec | None, json: bool, cut: int) -> None:
+def _say(ladders: list[Ladder], served: list[Serving], json: bool, cut: int) -> None:
     """Print the answers; `cut` is how many were asked for where the command was interrupted, else 0."""
     from parlay.report.ladder import interrupted_lines, ladder_lines, ladder_report, serving_lines
 
@@ -164,7 +167,7 @@ def _say(ladders: list[Ladder], served: list[Serving], context: ModelSpec | None
         output.say_json(ladder_report(ladders, served, interrupted=cut > 0).model_dump())
         return
     page = output.page()
-    lines = ladder_lines(ladders, page, context.name if context else "")
+    lines = ladder_lines(ladders, page)
     for found in served:
         lines += [*([""] if lines else []), *serving_lines(found, page)]
     lines += ["", *interrupted_lines(ladders, served, cut, page)] if cut else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -358,9 +359,26 @@ def _cluster(given: Any, where: str, user: Path) -> Cluster:
     return load_cluster(given, user)
 
 
-def workload_of(fields: dict[str, Any]) -> Workload:
-    """Return the workload that flags describe; what was not given (None) takes its default."""
-    return _workload({k: v for k, v in fields.items() if v is not None}, "command line")
+def workload_of(fields: dict[str, Any], sets: list[str] | None = None, *, listed: Mapping[str, str] | None = None) -> Workload:
+    """Return the workload that flags and --set describe; what was not given (None) takes its default.
+
+    For commands that ask of many models and clusters: `sets` change fields of training alone, but for those `listed` with the option
+    that takes several values.
+    """
+    for text in sets or []:
+        section, _, field = text.partition("=")[0].strip().partition(".")
+        if section == "training" and not field:
+            raise UsageError(f"'{text[:60]}' is not a setting", where="--set", hint="write --set training.gradient_dtype=bf16")
+        if section in SECTIONS and section != "training":
+            raise UsageError(
+                f"'{section}' cannot be set here, only fields of training", where=f"--set {text[:60]}",
+                hint="give a model or cluster of your own as a file; layouts are searched",
+            )  # fmt: skip
+        option = (listed or {}).get(field.strip())
+        if option:
+            raise UsageError(f"{field.strip()} has an option of its own here", where=f"--set {text[:60]}", hint=f"use {option}")
+    table = _with_sets({"training": {k: v for k, v in fields.items() if v is not None}}, sets or [])
+    return _workload(table["training"], "command line")
 
 
 OWN_MOMENTS = {"adamw-8bit": "8 bits", "adafactor": "fp32"}  # optimizers whose moments have a format of their own

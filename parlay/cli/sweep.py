@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from parlay.search.sweep import Sweep
 
 MOST_CASES = 1000
+LISTED = {"seq_len": "--seq-len", "global_batch": "--global-batch", "global_tokens": "--global-batch"}
 
 
 def sweep(
@@ -38,6 +39,7 @@ def sweep(
     headroom: asked.Headroom = "0",
     min_micro_batches: asked.MinMicroBatches = 1,
     rates: flags.Rates = None,
+    sets: flags.Sets = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object a row.")] = False,
     json: flags.Json = False,
@@ -57,7 +59,7 @@ def sweep(
     from parlay.search.sweep import cases, uneven_batches
     from parlay.search.sweep import sweep as run
 
-    workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens, lora))
+    workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens, lora), sets, listed=LISTED)
     limits = asked.constraints(most, least, require, headroom, min_micro_batches)
     for text in texts_of(seq_len, "--seq-len"):
         flags.note_thousands(text)

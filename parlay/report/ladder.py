@@ -30,15 +30,15 @@ def memory_by_term(memory: Term) -> dict[str, float]:
     return {**parts, "rest": memory.value - sum(parts.values())}
 
 
-def ladder_lines(ladders: Sequence[Ladder], page: Page, context_of: str = "") -> list[str]:
+def ladder_lines(ladders: Sequence[Ladder], page: Page) -> list[str]:
     """Return the lines of every ladder: a bar and a row of sizes for each rung."""
     out: list[str] = []
     for found in ladders:
-        out += ["", *_one(found, page, context_of)] if out else _one(found, page, context_of)
+        out += ["", *_one(found, page)] if out else _one(found, page)
     return out
 
 
-def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
+def _one(found: Ladder, page: Page) -> list[str]:
     w = found.workload
     what = "largest of the " + found.family + " shapes" if found.growing else found.family
     head = (
@@ -52,10 +52,16 @@ def _one(found: Ladder, page: Page, context_of: str) -> list[str]:
     out += wrap(batch_note(found), page) if batch_note(found) else []
     if found.why:
         return [*out, "", *wrap(found.why, page)]
-    out += ["", *_bars(found, page), "", *_table(found, page, context_of)]
+    out += ["", *_bars(found, page), "", *_table(found, page)]
     if found.growing:
         out += wrap(
             "Every rung allows what the rungs above it allow, and one thing more; layouts are the fastest that fit.", page
+        )
+    if found.positions is not None and any((s.longest_context or 0) > found.positions for s in found.steps):
+        out += wrap(
+            f"Contexts are what memory holds. {found.context_of} was made for {found.positions:,} positions: longer contexts need them "
+            "extended.",
+            page,
         )
     return out
 
@@ -85,13 +91,15 @@ def _bars(found: Ladder, page: Page) -> list[str]:
     return render([Column("rung", right=False), Column(unit), Column("", right=False)], rows, page)
 
 
-def _table(found: Ladder, page: Page, context_of: str) -> list[str]:
+def _table(found: Ladder, page: Page) -> list[str]:
     columns = [Column("rung", right=False), *([Column("layers"), Column("hidden")] if found.growing else [Column("fewest GPUs")])]
     columns += [Column("layout", right=False), Column("tok/s/GPU")]
     columns += [Column(f"{name} GiB", drop=2) for name in (*TERMS, "rest")]
     columns += [Column("all GiB", drop=1)]
     contexts = any(s.longest_context is not None for s in found.steps)
-    columns += [Column(f"longest context{' of ' + context_of if context_of else ''}")] if contexts or not found.growing else []
+    columns += (
+        [Column(f"longest context{' of ' + found.context_of if found.growing else ''}")] if contexts or not found.growing else []
+    )
     return render(columns, [_row(found, s)[: len(columns)] for s in found.steps], page)
 
 
@@ -199,6 +207,7 @@ class LadderDocument(_Document):
     asked_batch_sequences: int  # what was asked for; another one is taken where the GPUs cannot share it
     note: str = ""  # why the batch is another one
     why: str = ""  # why there are no steps: the cluster has not the precision
+    model_context_tokens: int | None = None  # the longest that the model asked about was made for; memory may hold longer ones
 
 
 class SplitDocument(_Document):
@@ -271,6 +280,7 @@ def _ladder_document(x: Ladder) -> LadderDocument:
         cluster=x.cluster.id, gpus=x.gpus, family=x.family, growing=x.growing, seq_len=x.workload.seq_len,
         global_batch_sequences=x.workload.global_batch, memory_limit_bytes=x.limit_bytes, steps=steps,
         asked_batch_sequences=x.asked_batch or x.workload.global_batch, note=batch_note(x), why=x.why,
+        model_context_tokens=x.positions,
     )  # fmt: skip
 
 

@@ -75,6 +75,8 @@ class Ladder:
     asked_batch: int = 0  # what was asked; the workload's is what the GPUs can share
     interrupted: bool = False  # the climb was stopped; the steps are the rungs so far
     why: str = ""  # why there are no steps: the cluster has not the precision
+    context_of: str = ""  # the model whose longest sequences the steps tell
+    positions: int | None = None  # the longest that it was made for; memory may hold longer ones
 
 
 def shape(hidden: int, layers: int, *, experts: bool = False) -> ModelSpec:
@@ -200,7 +202,8 @@ def ladder(
 
     steps, interrupted = climb(rungs(experts=experts, framework=workload.framework), price)
     limit = cluster.device.memory.allocatable.value
-    return Ladder(cluster, gpus, workload, family_name(experts), limit, steps, asked_batch=asked, interrupted=interrupted)
+    found = Ladder(cluster, gpus, workload, family_name(experts), limit, steps, asked_batch=asked, interrupted=interrupted)
+    return dataclasses.replace(found, context_of=context_of.name, positions=context_of.max_positions) if context_of else found
 
 
 def no_ladder(
@@ -245,7 +248,10 @@ def model_ladder(
 
     steps, interrupted = climb(rungs(experts=experts, framework=workload.framework), price)
     limit = cluster.device.memory.allocatable.value
-    return Ladder(cluster, gpus, workload, model.name, limit, steps, growing=False, asked_batch=asked, interrupted=interrupted)
+    return Ladder(
+        cluster, gpus, workload, model.name, limit, steps, growing=False, asked_batch=asked, interrupted=interrupted,
+        context_of=model.name, positions=model.max_positions,
+    )  # fmt: skip
 
 
 def whole_batch(workload: Workload, gpus: int) -> Workload:

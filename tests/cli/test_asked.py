@@ -250,3 +250,36 @@ def test_a_checkpoint_by_hand(parlay):
     muon = parlay(*asked, "--optimizer", "muon", "--json").document["estimate"]["checkpoint_bytes"]
     assert muon == 14 * 8_030_261_248 - 4 * matrices
     assert "a checkpoint of the adapters holds" in parlay(*asked, "--lora", "8").out
+
+
+def test_sweep_and_ladder_take_any_field_of_training(parlay):
+    asked = ("sweep", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "64")
+    (row,) = parlay(*asked, "--set", "training.gradient_dtype=bf16", "--json").document["rows"]
+    plan = parlay("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--set",
+                  "training.gradient_dtype=bf16", "--json").document["rows"][0]["estimate"]  # fmt: skip
+    assert row["step_s"] == plan["step_s"] != parlay(*asked, "--json").document["rows"][0]["step_s"]
+    ladder = ("ladder", "--on", "dgx-h100", "--gpus", "1")
+    sizes = [parlay(*ladder, *more, "--json").document["ladders"][0]["steps"][0]["parameters"]
+             for more in ((), ("--set", "training.moment_dtype=bf16"))]  # fmt: skip
+    assert sizes[1] > sizes[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("training.seq_len=8192", ["seq_len has an option of its own here", "use --seq-len"]),
+        ("layout.tp=4", ["'layout' cannot be set here, only fields of training", "layouts are searched"]),
+        ("training=", ["'training=' is not a setting"]),
+        ("training.gradient_dtyp=bf16", ["unknown key 'gradient_dtyp'", "did you mean gradient_dtype"]),
+        ("gradient_dtype=bf16", ["did you mean training.gradient_dtype?"]),
+    ],
+)
+def test_what_a_sweep_cannot_set_is_refused(parlay, given, words):
+    ran = parlay("sweep", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--set", given)
+    assert ran.code == 2
+    assert all(word in ran.err for word in words), ran.err
+
+
+def test_serving_has_no_settings_of_training(parlay):
+    ran = parlay("ladder", "--on", "dgx-h100", "--gpus", "8", "--serve", "--set", "training.moment_dtype=bf16")
+    assert (ran.code, "--set is about training" in ran.err) == (2, True)

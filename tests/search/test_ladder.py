@@ -157,7 +157,7 @@ def test_largest_finds_the_last(last):
 
 
 def test_lines_and_documents(dense, mixture):
-    text = "\n".join(ladder_lines([dense, mixture], Page(), "Llama 3.2 3B"))
+    text = "\n".join(ladder_lines([dense, mixture], Page()))
     assert "longest context of Llama 3.2 3B" in text
     bars = [line.count("#") for line in text.splitlines() if line.rstrip().endswith("#")]
     assert max(bars) == 30
@@ -288,3 +288,13 @@ def test_serving_refuses_what_only_training_has(option, capsys):
     said = capsys.readouterr().err
     assert f"error: {option[0]}: --serve asks what can be served; {option[0]} is about training" in said
     assert "hint: leave one out" in said
+
+
+def test_contexts_beyond_a_models_positions_are_said(dense):
+    """Llama 3 8B was made for 8,192 tokens, of which eight H100 hold many times more; Llama 3.2 3B for 131,072."""
+    found = model_ladder(load_model("llama-3-8b"), load_cluster("dgx-h100"), 8, Workload(seq_len=4096, global_batch=64))
+    assert "Llama 3 8B was made for 8,192 positions" in "\n".join(ladder_lines([found], Page()))
+    assert ladder_report([found]).ladders[0].model_context_tokens == 8192
+    assert ladder_report([dense]).ladders[0].model_context_tokens == 131072
+    longest = max(s.longest_context or 0 for s in dense.steps)
+    assert ("was made for" in "\n".join(ladder_lines([dense], Page()))) == (longest > 131072)
