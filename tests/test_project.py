@@ -11,7 +11,7 @@ import pytest
 import parlay
 from parlay.cli import docs
 from parlay.report.docs import pages
-from parlay.report.documents import REPORTS
+from parlay.report.schemas import REPORTS
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = [

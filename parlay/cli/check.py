@@ -40,10 +40,10 @@ def check(
 
     found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
     results = check_budget(found, q.budget, q.gpu_hour_usd, where=f"{run}: budget")
-    from parlay.report.budget import budget_document, budget_lines
+    from parlay.report.budget import budget_lines, check_report
 
     if json:
-        output.say_json(budget_document(found, results, q.gpu_hour_usd))
+        output.say_json(check_report(found, results, q.gpu_hour_usd).model_dump())
     else:
         output.say(budget_lines(found, results, output.page(), q.gpu_hour_usd))
     if not all(r.kept for r in results):

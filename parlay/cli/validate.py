@@ -46,10 +46,11 @@ def validate(
         hint = values_of(measured, where or "") or "`parlay validate` lists the sources, tiers and devices there are"
         raise UsageError("keeps no run", where="--where", hint=hint)
 
-    from parlay.report.validate import validation_document, validation_lines
+    from parlay.report.validate import validation_lines
+    from parlay.report.validate_document import validation_report
 
     if json:
-        output.say_json(validation_document(found, worst=worst))
+        output.say_json(validation_report(found, worst=worst).model_dump())
     else:
         output.say(validation_lines(found, output.page(), worst=worst))
     if not found.predictions:

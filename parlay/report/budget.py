@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from parlay import __version__
 from parlay.estimate.budget import Limit
 from parlay.estimate.estimate import Estimate
-from parlay.report.documents import layout_document, question_document
+from parlay.report.document import Document
+from parlay.report.documents import QuestionDocument, layout_document, question_document
 from parlay.report.question import question_lines
 from parlay.report.table import Column, Page, render, wrap
 from parlay.units import show_usd, significant
@@ -38,24 +39,36 @@ def _whose(e: Estimate, gpu_hour_usd: float | None) -> str:
     return f", the price of {e.cluster.name}" if listed is not None and listed.value == gpu_hour_usd else ""
 
 
-def budget_document(e: Estimate, limits: list[Limit], gpu_hour_usd: float | None = None) -> dict[str, Any]:
+class LimitDocument(Document):
+    """One limit; `limit` and `value` are in the unit that the name ends with."""
+
+    name: str
+    allowed: Literal["at_most", "at_least"]
+    limit: float
+    value: float
+    kept: bool
+
+
+class CheckReport(Document):
+    """The document of `parlay check --json`."""
+
+    schema_name: Literal["parlay/check"] = "parlay/check"
+    schema_version: Literal[1] = 1
+    parlay_version: str = __version__
+    question: QuestionDocument
+    layout: dict[str, Any]
+    gpu_hour_usd: float | None
+    kept: bool
+    limits: list[LimitDocument]
+
+
+def check_report(e: Estimate, limits: list[Limit], gpu_hour_usd: float | None = None) -> CheckReport:
     """Return the document of `parlay check --json`."""
-    return {
-        "schema_name": "parlay/check",
-        "schema_version": 1,
-        "parlay_version": __version__,
-        "question": question_document(e).model_dump(),
-        "layout": layout_document(e.layout),
-        "gpu_hour_usd": gpu_hour_usd,
-        "kept": all(limit.kept for limit in limits),
-        "limits": [
-            {
-                "name": x.name,
-                "allowed": "at_most" if x.at_most else "at_least",
-                "limit": x.limit,
-                "value": x.value,
-                "kept": x.kept,
-            }
+    return CheckReport(
+        question=question_document(e), layout=layout_document(e.layout), gpu_hour_usd=gpu_hour_usd,
+        kept=all(limit.kept for limit in limits),
+        limits=[
+            LimitDocument(name=x.name, allowed="at_most" if x.at_most else "at_least", limit=x.limit, value=x.value, kept=x.kept)
             for x in limits
         ],
-    }
+    )  # fmt: skip

@@ -19,8 +19,8 @@ from parlay.layouts.rules import RULES
 from parlay.layouts.workload import Workload
 from parlay.models.load import list_models, load_model
 from parlay.report.concepts import concept_pages
-from parlay.report.documents import schemas
 from parlay.report.latex import plain, prose
+from parlay.report.schemas import schemas
 from parlay.report.what_fits import what_fits_page
 from parlay.units import show_bytes, show_rate, show_seconds
 

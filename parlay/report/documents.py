@@ -6,12 +6,10 @@ Keys are only ever added to a schema version; a change of meaning raises `schema
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from parlay import __version__
 from parlay.estimate.answers import checkpoint_bytes, differences, run_length
@@ -19,18 +17,13 @@ from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.frameworks.given import Imported
 from parlay.layouts.layout import Layout
-from parlay.report.ladder import LadderReport
+from parlay.report.document import Document
 from parlay.report.question import where_adapters_stand
-from parlay.report.sweep import SweepReport
 from parlay.search.plan import Plan
 from parlay.search.sensitivity import Change
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-
-
-class TermDocument(_Document):
+class TermDocument(Document):
     """A term and its parts; `value` is in `unit`."""
 
     key: str
@@ -39,9 +32,9 @@ class TermDocument(_Document):
     unit: str
     source: str
     formula: str | None = None
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, Any] = Field(default={})
     note: str = ""
-    parts: list[TermDocument] = []
+    parts: list[TermDocument] = Field(default=[])
 
     @classmethod
     def of(cls, term: Term) -> TermDocument:
@@ -59,7 +52,7 @@ class TermDocument(_Document):
         )
 
 
-class QuestionDocument(_Document):
+class QuestionDocument(Document):
     """What was asked."""
 
     model: str
@@ -79,7 +72,7 @@ class QuestionDocument(_Document):
     parameters_trained: int  # all of the model's, or the adapters' where only these are trained
 
 
-class ExpectedDocument(_Document):
+class ExpectedDocument(Document):
     """The range of step seconds that the nearest measured runs suggest, and how like the case the nearest is."""
 
     step_low_s: float
@@ -91,7 +84,7 @@ class ExpectedDocument(_Document):
     framework_measured: bool  # whether any of these runs was under the framework of the case
 
 
-class EstimateDocument(_Document):
+class EstimateDocument(Document):
     """One layout, priced."""
 
     layout: dict[str, Any]
@@ -121,7 +114,7 @@ class EstimateDocument(_Document):
     cost_usd: float | None = None
 
 
-class ImportedDocument(_Document):
+class ImportedDocument(Document):
     """How a framework's configuration file (--from) was read."""
 
     framework: str
@@ -131,7 +124,7 @@ class ImportedDocument(_Document):
     notes: tuple[str, ...]
 
 
-class EstimateReport(_Document):
+class EstimateReport(Document):
     """The document of `parlay estimate --json`."""
 
     schema_name: Literal["parlay/estimate"] = "parlay/estimate"
@@ -142,7 +135,7 @@ class EstimateReport(_Document):
     imported: ImportedDocument | None = None  # only with --from
 
 
-class ChangeDocument(_Document):
+class ChangeDocument(Document):
     """The single change of a layout that saves most of the step; `over_bytes` is memory that it lacks."""
 
     words: str
@@ -152,7 +145,7 @@ class ChangeDocument(_Document):
     over_bytes: float
 
 
-class PlanRowDocument(_Document):
+class PlanRowDocument(Document):
     """One recommended layout."""
 
     rank: int
@@ -162,7 +155,7 @@ class PlanRowDocument(_Document):
     help: ChangeDocument | None = None  # only with --sensitivity
 
 
-class PointDocument(_Document):
+class PointDocument(Document):
     """A layout on the front of speed against memory."""
 
     layout_short: str
@@ -171,7 +164,7 @@ class PointDocument(_Document):
     memory_peak_bytes: float
 
 
-class MissDocument(_Document):
+class MissDocument(Document):
     """The layout that comes nearest to fitting."""
 
     layout_short: str
@@ -182,7 +175,7 @@ class MissDocument(_Document):
     largest_terms_bytes: dict[str, float]
 
 
-class PlanReport(_Document):
+class PlanReport(Document):
     """The document of `parlay plan --json`."""
 
     schema_name: Literal["parlay/plan"] = "parlay/plan"
@@ -202,13 +195,15 @@ class PlanReport(_Document):
     cheapest_lever: str | None
     elapsed_s: float
     imported: ImportedDocument | None = None  # only with --from
-    asked: list[str] = []
+    asked: list[str] = Field(default=[])
     headroom_bytes: float = 0.0
     interrupted: bool = False
-    sensitivities: dict[str, float] = {}  # share of the first step that 10 % more of each saves; only with --sensitivity
+    sensitivities: dict[str, float] = Field(
+        default={}
+    )  # share of the first step that 10 % more of each saves; only with --sensitivity
 
 
-class DifferenceDocument(_Document):
+class DifferenceDocument(Document):
     """One term in both layouts."""
 
     key: str
@@ -219,7 +214,7 @@ class DifferenceDocument(_Document):
     difference: float | None
 
 
-class CompareReport(_Document):
+class CompareReport(Document):
     """The document of `parlay compare --json`."""
 
     schema_name: Literal["parlay/compare"] = "parlay/compare"
@@ -231,7 +226,7 @@ class CompareReport(_Document):
     differences: list[DifferenceDocument]
 
 
-class VerifyRow(_Document):
+class VerifyRow(Document):
     """One worked example and what the formulas say."""
 
     id: str
@@ -247,7 +242,7 @@ class VerifyRow(_Document):
     problem: str = ""
 
 
-class VerifyReport(_Document):
+class VerifyReport(Document):
     """The document of `parlay verify --json`."""
 
     schema_name: Literal["parlay/verify"] = "parlay/verify"
@@ -256,16 +251,6 @@ class VerifyReport(_Document):
     passed: int
     failed: int
     rows: list[VerifyRow]
-
-
-REPORTS: dict[str, type[BaseModel]] = {
-    "plan": PlanReport,
-    "estimate": EstimateReport,
-    "compare": CompareReport,
-    "verify": VerifyReport,
-    "ladder": LadderReport,
-    "sweep": SweepReport,
-}
 
 
 def question_document(e: Estimate | Plan) -> QuestionDocument:
@@ -396,17 +381,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return value
-
-
-def schemas() -> dict[str, str]:
-    """Return the JSON schema of each report as text, one file each."""
-    return {
-        f"{name}.json": json.dumps(kind.model_json_schema(), indent=2, sort_keys=True) + "\n" for name, kind in REPORTS.items()
-    }
-
-
-def write_schemas(folder: Path) -> None:
-    """Write every schema into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in schemas().items():
-        (folder / name).write_text(text, encoding="utf-8")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from parlay import __version__
 from parlay.estimate.memory_buffers import CONTEXT_BYTES
 from parlay.estimate.terms import Term
+from parlay.report.document import Document
 from parlay.report.table import Column, Page, render, wrap
 from parlay.search.ladder import Ladder, Step
 from parlay.search.serving import Serving, Split
@@ -174,11 +173,7 @@ def interrupted_lines(ladders: Sequence[Ladder], served: Sequence[Serving], aske
     return wrap(f"Interrupted: {' and '.join(filter(None, (last, rest)))}.", page)
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
-
-
-class StepDocument(_Document):
+class StepDocument(Document):
     """One rung; without a layout nothing fits there."""
 
     rung: str
@@ -193,7 +188,7 @@ class StepDocument(_Document):
     fewest_gpus: int | None
 
 
-class LadderDocument(_Document):
+class LadderDocument(Document):
     """One ladder."""
 
     cluster: str
@@ -210,7 +205,7 @@ class LadderDocument(_Document):
     model_context_tokens: int | None = None  # the longest that the model asked about was made for; memory may hold longer ones
 
 
-class SplitDocument(_Document):
+class SplitDocument(Document):
     """One split of what can be served; all per GPU, except `batch_sequences`, which is of one copy of the model."""
 
     tp: int
@@ -231,7 +226,7 @@ class SplitDocument(_Document):
     token_full_s: float | None
 
 
-class ServingDocument(_Document):
+class ServingDocument(Document):
     """What can be served on one number of GPUs."""
 
     cluster: str
@@ -249,7 +244,7 @@ class ServingDocument(_Document):
     why: str = ""  # why there are no splits: the cluster has not the precision
 
 
-class LadderReport(_Document):
+class LadderReport(Document):
     """The document of `parlay ladder --json`."""
 
     schema_name: Literal["parlay/ladder"] = "parlay/ladder"

@@ -7,18 +7,15 @@ import io
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from parlay import __version__
+from parlay.report.document import Document
 from parlay.report.table import RUN_TIMES, Column, Page, render, unit_for, wrap
 from parlay.search.sweep import KNEE, Sweep, SweepRow
 from parlay.units import GIB, significant
 
 
-class SweepRowDocument(BaseModel):
+class SweepRowDocument(Document):
     """One combination; without a layout nothing fits."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
     model: str
     cluster: str
@@ -37,10 +34,8 @@ class SweepRowDocument(BaseModel):
     why: str
 
 
-class SweepReport(BaseModel):
+class SweepReport(Document):
     """The document of `parlay sweep --json`."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
     schema_name: Literal["parlay/sweep"] = "parlay/sweep"
     schema_version: Literal[1] = 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from parlay import __version__
 from parlay.report.table import Column, Page, render, wrap
 from parlay.units import significant
 from parlay.validation import tables
@@ -137,55 +135,3 @@ def _unpredicted(v: Validation, page: Page) -> list[str]:
     rows = [[f"{count:,}", reason, run.id] for reason, count, run in tables.reasons(v)]
     columns = (Column("runs"), Column("not predicted, because", right=False), Column("such as", right=False, drop=1))
     return ["", *render(columns, rows, page)]
-
-
-def validation_document(v: Validation, *, worst: int) -> dict[str, Any]:
-    """Return the document of `parlay validate --json`: errors as shares, seconds, bytes."""
-    runs = tables.timed(v)
-    return {
-        "schema_name": "parlay/validate",
-        "schema_version": 1,
-        "parlay_version": __version__,
-        "runs": v.count,
-        "predicted": len(v.predictions),
-        "step_time": {title: [_errors(e) for e in tables.by(runs, key)] for title, key in tables.BREAKDOWNS.items()},
-        "aims": [_errors(e) for e in tables.aims(v)],
-        "naive": [{"group": c.naive.group, "naive": _errors(c.naive), "ours": _errors(c.ours)}
-                  for c in (tables.naive(v, tables.BREAKDOWNS["tier"]) if runs else [])],
-        "memory": [_errors(e) for e in tables.memory_errors(v)],
-        "rankings": [
-            {"source": r.source, "model": r.model, "gpus": r.gpus, "global_batch_sequences": r.global_batch, "layouts": r.layouts,
-             "rank_correlation": r.correlation, "regret": r.regret, "picked": r.picked, "fastest": r.fastest}
-            for r in tables.rankings(v)
-        ],
-        "worst": [p.run.id for p in tables.worst(v, worst)],
-        "predictions": [_prediction(p) for p in v.predictions],
-        "unpredicted": [{"id": u.run.id, "source": u.run.source, "tier": u.run.tier, "reason": u.reason} for u in v.unpredicted],
-    }  # fmt: skip
-
-
-def _errors(e: Errors) -> dict[str, Any]:
-    return {"group": e.group, "runs": e.count, "median": e.median, "mean": e.mean, "p90": e.p90, "bias": e.bias, "worst": e.worst}
-
-
-def _prediction(p: Prediction) -> dict[str, Any]:
-    return {
-        "id": p.run.id,
-        "source": p.run.source,
-        "tier": p.run.tier,
-        "model": p.case.model.id,
-        "cluster": p.case.cluster.id,
-        "layout": str(p.case.layout),
-        "predicted_s": p.predicted_s,
-        "measured_s": p.measured_s,
-        "measured_from": p.measured_how,
-        "error": p.error,
-        "terms_s": [{"label": label, "seconds": seconds * p.case.scale} for label, seconds in p.terms[:8]],
-        "memory": [
-            {"meaning": m.measured.meaning, "rank": m.measured.rank, "predicted_bytes": m.predicted_bytes,
-             "measured_bytes": m.measured.nbytes, "error": m.error}
-            for m in p.memory
-        ],
-        "assumptions": list(p.case.assumptions),
-        "rules_broken": list(p.broken),
-    }  # fmt: skip

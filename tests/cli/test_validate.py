@@ -3,6 +3,7 @@
 import json
 
 from parlay.cli.main import main
+from parlay.report.schemas import REPORTS
 
 HEADER = "id,framework,model,hardware,num_gpus,precision,seq_len,micro_batch,global_batch,tp,pp,dp,step_time_s\n"
 ROW = "a-1,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,128,1,1,8,12.5\n"
@@ -11,7 +12,9 @@ ROW = "a-1,NeMo,Llama3-8B,h100-sxm,8,bf16,8192,1,128,1,1,8,12.5\n"
 def test_a_filter_and_json(capsys):
     assert main(["validate", "--where", "source=korthikanti", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out)["runs"] == 6
+    document = json.loads(out)
+    assert document["runs"] == 6
+    REPORTS["validate"].model_validate(document)
     assert not err
 
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from parlay.report.table import Page
-from parlay.report.validate import validation_document, validation_lines
+from parlay.report.validate import validation_lines
+from parlay.report.validate_document import validation_report
 from parlay.report.validate_page import markdown_table, validation_page
 from parlay.validation.predict import validate_runs
 from parlay.validation.runs import packaged_runs
@@ -50,7 +51,7 @@ def test_without_the_worst_rows(some):
 
 
 def test_document(some):
-    document = json.loads(json.dumps(validation_document(some, worst=2), allow_nan=False))
+    document = json.loads(validation_report(some, worst=2).model_dump_json())
     assert (document["schema_name"], document["schema_version"]) == ("parlay/validate", 1)
     assert (document["runs"], document["predicted"]) == (116, 106)
     assert len(document["predictions"]) == 106
@@ -78,5 +79,5 @@ def test_markdown_escapes_bars():
 def test_nothing_predicted_still_prints():
     none = validate_runs(packaged_runs(), where="source=paddlenlp")
     assert "\n".join(validation_lines(none, Page(), worst=20)).startswith("runs 10: 0 predicted")
-    assert validation_document(none, worst=5)["step_time"]["tier"] == []
+    assert validation_report(none, worst=5).step_time["tier"] == []
     assert "Every run is predicted" not in validation_page(none)
