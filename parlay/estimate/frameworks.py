@@ -159,7 +159,9 @@ class Settings:
     master_bytes: float
     moment_bytes: float  # of one moment
     step_bytes: float  # what exists during the optimizer step only
+    sharded_step_bytes: float  # at ZeRO stage 3
     left_bytes: float  # of those, what is freed only when the next step begins
+    sharded_left_bytes: float  # at ZeRO stage 3
     reduce_bytes: float
     loss: LossBytes
     vocab_multiple: int
@@ -253,6 +255,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         default = "fp16"  # only bf16 turns --accumulate-allreduce-grads-in-fp32 on by itself (megatron/training/arguments.py)
     fully = f", in {base.sharded_gradient} under ZeRO-3" if BYTES[base.sharded_gradient] != BYTES[default] else ""
     grad = choose.of(workload.gradient_dtype, default, f"gradients accumulate in {default}{fully} ({who}'s default)")
+    sharded = grad if workload.gradient_dtype else base.sharded_gradient
     kept = MOMENTS_KEPT.get(workload.optimizer, f"optimizer moments in {base.moment}")
     moment = choose.of(workload.moment_dtype, base.moment, kept)
     master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
@@ -281,11 +284,13 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         kernels=kernels,
         weight_bytes=4.0 if fp32 or (own_master and master == "fp32") else 2.0,
         gradient_bytes=BYTES[grad] + (2.0 if who == "deepspeed" and grad == "fp32" and not fp32 else 0.0),  # BF16_Optimizer
-        sharded_gradient_bytes=BYTES[grad if workload.gradient_dtype else base.sharded_gradient],
+        sharded_gradient_bytes=BYTES[sharded],
         master_bytes=0.0 if own_master or master == "bf16" else BYTES[master],
         moment_bytes=BYTES[moment],
         step_bytes=_step_bytes(who, base, grad, master, moment),
+        sharded_step_bytes=_step_bytes(who, base, sharded, master, moment),
         left_bytes=_gradient_copies(who, grad, master, moment),
+        sharded_left_bytes=_gradient_copies(who, sharded, master, moment),
         reduce_bytes=BYTES[base.reduce],
         loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
         vocab_multiple=vocab,
@@ -400,7 +405,8 @@ def _step_bytes(who: Framework, base: Defaults, grad: StateDtype, master: StateD
 def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
     """Return the bytes a parameter of Megatron's fp32 copies of its gradient shards, which live until the next step zeroes them.
 
-    distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are.
+    distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are. Megatron-FSDP
+    converts them to the main weights' format as well (megatron_fsdp/param_and_grad_buffer.py, update_main_grads).
     """
     precision_aware = master != "fp32" or moment != "fp32"
     return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not precision_aware else 0.0

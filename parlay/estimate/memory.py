@@ -185,6 +185,8 @@ def _moment_columns(settings: Settings, layouts: Layouts, pipes: Pipes) -> list[
     columns = [pipes.row_of, sharded.astype(np.int64), np.where(sharded, layouts.shard, 0)]
     if settings.step_bytes or settings.framework == "deepspeed":
         columns += [layouts.zero, layouts.shard, codes(layouts.offload_optimizer)]
+    elif settings.sharded_step_bytes:
+        columns.append(np.where(sharded, codes(layouts.offload_optimizer), 0))
     return columns
 
 

@@ -63,8 +63,8 @@ def static_state(
             continue
         parts["gradients"].append(_bytes(f"memory.gradients.{which}", f"{which} gradients", parameters, gradient, stored[2]))
         parts["optimizer"] += _optimizer(model, settings, which, parameters, mine, stored[1], on_device, stages, tables)
-        step = step + settings.step_bytes * parameters / stored[1]
-        left = left + settings.left_bytes * parameters / stored[1]
+        step = step + np.where(zero >= 3, settings.sharded_step_bytes, settings.step_bytes) * parameters / stored[1]
+        left = left + np.where(zero >= 3, settings.sharded_left_bytes, settings.left_bytes) * parameters / stored[1]
     labels = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
     terms = tuple(total(f"memory.{k}", labels[k], tuple(v)) for k, v in parts.items())
     return Static(total("memory.static", "weights, gradients, optimizer", terms), step * on_device, left * on_device)

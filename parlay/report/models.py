@@ -92,10 +92,10 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
     cache = kv_bytes(spec, seq_len)
     reserved = kv_bytes(spec, seq_len, unified_pages=True)
     more = f" ({show_bytes(reserved)} where every layer reserves the whole context)" if reserved != cache else ""
-    out += wrap(
-        f"K/V cache in bf16: {kv_bytes_per_token(spec):,.0f} B a token; {show_bytes(cache)} at {show_number(seq_len, 'token')}{more}",
-        page,
-    )
+    each = f"{kv_bytes_per_token(spec):,.0f} B a token"
+    if cache < kv_bytes_per_token(spec) * seq_len:
+        each += " where all layers keep it whole"
+    out += wrap(f"K/V cache in bf16: {each}; {show_bytes(cache)} at {show_number(seq_len, 'token')}{more}", page)
     state = _state(spec)
     if state:
         out += wrap(f"state of recurrent layers, as vLLM keeps it: {show_bytes(state)} a sequence, however long", page)

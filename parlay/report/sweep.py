@@ -8,6 +8,7 @@ import json
 from typing import Any, Literal
 
 from parlay import __version__
+from parlay.layouts.workload import Workload
 from parlay.report.document import Document
 from parlay.report.table import RUN_TIMES, Column, Page, render, unit_for, wrap
 from parlay.search.sweep import KNEE, Sweep, SweepRow
@@ -32,6 +33,10 @@ class SweepRowDocument(Document):
     run_s: float | None
     knee: bool
     why: str
+    precision: str
+    optimizer: str
+    framework: str
+    settings: str  # other fields of training that are not their defaults, as --set takes them
 
 
 class SweepReport(Document):
@@ -55,7 +60,23 @@ def row_document(row: SweepRow) -> SweepRowDocument:
         tokens_per_s_per_gpu=e.tokens_per_s_per_gpu if e else None, step_s=e.step_s if e else None, mfu=e.mfu if e else None,
         memory_peak_bytes=e.peak_bytes if e else None, memory_limit_bytes=float(c.cluster.device.memory.allocatable.value),
         run_s=row.days * 86400 if row.days is not None else None, knee=row.knee, why=row.why,
+        precision=c.workload.precision, optimizer=c.workload.optimizer, framework=c.workload.framework, settings="; ".join(_others(c.workload)),
     )  # fmt: skip
+
+
+TOLD = ("seq_len", "global_batch", "precision", "optimizer", "framework", "total_tokens")
+
+
+def _others(workload: Workload) -> list[str]:
+    """Return the fields of training that are neither told elsewhere nor their defaults."""
+    changed = workload.model_dump(mode="json", exclude_defaults=True)
+    return [f"{name}={_word(value)}" for name, value in changed.items() if name not in TOLD]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def sweep_report(found: Sweep) -> SweepReport:
@@ -101,11 +122,11 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
     columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *([Column(unit[0])] if unit else [])]
     columns += [Column("", right=False, text=True)]
     rows = [_cells(r, several, unit) for r in found.rows]
-    out = []
-    if not all(several.values()):
-        first = found.rows[0].case
-        known = [getattr(first, n).name for n, on in several.items() if not on]
-        out += [*wrap(" on ".join(known) + f", {'weak' if found.weak else 'strong'} scaling", page), ""]
+    first = found.rows[0].case
+    known = " on ".join(getattr(first, n).name for n, on in several.items() if not on)
+    w = first.workload
+    asked = [f"{'weak' if found.weak else 'strong'} scaling", w.precision, w.optimizer, w.framework, *_others(w)]
+    out = [*wrap(", ".join([known, *asked] if known else asked), page), ""]
     out += render(columns, rows, page)
     refused = [r for r in found.rows if r.estimate is None and r.why]
     if refused:

@@ -15,11 +15,11 @@ HEAD = ("runs", "median %", "mean %", "90th pct. %", "bias %", "worst %")
 
 INTRODUCTION = """# Validation
 
-This page is generated: `parlay validate` prints the same numbers. Every run below was measured and published by others. Parlay
+This page is generated: `parlay validate` prints the same numbers, but for those of factors that were fitted again. Every run below was measured and published by others. Parlay
 predicts it from its published settings alone. An error is predicted / measured - 1; median, mean and 90th percentile are of its
 size, the bias is the median with its sign (negative: predicted too fast). One factor per device and number format is fitted to the runs of tiers A and B,
 and what an operator costs the host, by framework and kind of host, was read off runs whose layers wait for it (`parlay/estimate/traits.py`,
-`operators.py`); no constant belongs to a run, a source or a model.
+`operators.py`), as was the rate of nanotron's blocking sends off its pipelines; no constant belongs to a run, a source or a model.
 
 Runs of tier A print a complete layout, and their recompute setting is known; in tier B it is not known for sure; C lacks part of
 the layout or the batch; `weak` are runs that their own source casts doubt on. Where a setting is not published the framework's
@@ -76,7 +76,8 @@ def _naive(v: Validation) -> str:
 def _held_out() -> str:
     text = (
         "The same factors fitted again without some of the runs (`scripts/fit_in_step.py --held-out`), and the errors of the runs "
-        "that were left out; where too few of a device are left, it leans on a relative as any device without runs does."
+        "that were left out; where too few of a device are left, it leans on a relative as any device without runs does. "
+        "What an operator costs the host and the rate of nanotron's sends stay as shipped, although some of these runs helped to find them."
     )
     rows = [
         [LEFT_OUT[e.left_out], e.tier, f"{e.runs:,}", percent(e.median), percent(e.mean), percent(e.p90)]

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import get_args
 
-from parlay.errors import UnknownNameError, UsageError
+from parlay.errors import ParlayError, UnknownNameError, UsageError
+from parlay.hardware.load import load_device
 from parlay.layouts.vocabulary import Framework
 from parlay.validation.clusters import cluster_of
 from parlay.validation.habits import habit_of
@@ -166,11 +167,13 @@ def comparison(name: str, mark: str, value: str, *, of_ours: bool = False) -> Pr
     With `of_ours` the value is a name that no run has: Parlay's own name of the framework whose accounting applies to a run.
     """
     wanted, number = value.strip().lower(), _number(value)
+    ours, named = CATALOGUED.get(name, (None, None))
+    own = named(wanted) if named else ""
 
     def test(run: Run) -> bool:
         have = _ours(run) if of_ours and mark in ("=", "!=") else value_of(run, name).lower()
-        if name in CATALOGUED and mark in ("=", "!=") and have != wanted:
-            have = CATALOGUED[name](run)
+        if ours and own and mark in ("=", "!=") and ours(run) == own:
+            have = wanted
         if mark == "~":
             return wanted in have
         given = _number(have)
@@ -188,8 +191,23 @@ def _device(run: Run) -> str:
     return cluster.device.id if cluster else ""
 
 
-# Columns whose words of a source have a name of Parlay's own, as the reports print it: either is what a filter may say.
-CATALOGUED: dict[str, Callable[[Run], str]] = {"hardware": _device, "precision": lambda run: precision_of(run.precision) or ""}
+def _device_named(name: str) -> str:
+    try:
+        return load_device(name).id
+    except ParlayError:
+        return ""
+
+
+def _precision_named(name: str) -> str:
+    return precision_of(name) or ""
+
+
+# Columns whose words of a source have a name of Parlay's own: that of a run, and that of what a filter says. Any of a device's names
+# finds the runs on it.
+CATALOGUED: dict[str, tuple[Callable[[Run], str], Callable[[str], str]]] = {
+    "hardware": (_device, _device_named),
+    "precision": (lambda run: _precision_named(run.precision), _precision_named),
+}
 
 
 def _ours(run: Run) -> str:

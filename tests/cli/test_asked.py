@@ -257,6 +257,9 @@ def test_sweep_and_ladder_take_any_field_of_training(parlay):
     (row,) = parlay(*asked, "--set", "training.gradient_dtype=bf16", "--json").document["rows"]
     plan = parlay("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--set",
                   "training.gradient_dtype=bf16", "--json").document["rows"][0]["estimate"]  # fmt: skip
+    assert (row["precision"], row["framework"], row["settings"]) == ("bf16", "megatron-core", "gradient_dtype=bf16")
+    told = parlay(*asked, "--set", "training.gradient_dtype=bf16").out
+    assert "Llama 3.1 8B on DGX H100, strong scaling, bf16, adamw, megatron-core, gradient_dtype=bf16" in told
     assert row["step_s"] == plan["step_s"] != parlay(*asked, "--json").document["rows"][0]["step_s"]
     ladder = ("ladder", "--on", "dgx-h100", "--gpus", "1")
     sizes = [parlay(*ladder, *more, "--json").document["ladders"][0]["steps"][0]["parameters"]

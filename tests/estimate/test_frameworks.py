@@ -64,6 +64,9 @@ def test_bf16_gradients_are_copied_for_the_step_unless_the_optimizer_reads_them(
     assert settings(gradient_dtype="bf16").step_bytes == 4
     assert settings(gradient_dtype="bf16", moment_dtype="bf16").step_bytes == 0
     assert settings(moment_dtype="fp8").step_bytes == 8  # both moments unscaled to fp32 first
+    assert settings().step_bytes == 0
+    assert settings().sharded_step_bytes == settings().sharded_left_bytes == 4  # Megatron-FSDP's gradients are bf16 by default
+    assert settings(gradient_dtype="fp32").sharded_step_bytes == 0
 
 
 def test_buckets_grow_with_ranks_where_reductions_overlap():

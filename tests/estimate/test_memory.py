@@ -9,12 +9,15 @@ layers and 16 key/value heads, the DeepSeek models 4 layers of which the first i
 import numpy as np
 import pytest
 
+from parlay.estimate.estimate import price
+from parlay.estimate.frameworks import resolve
 from parlay.estimate.memory import memory
 from parlay.estimate.stages import stages_of
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp, Run
+from parlay.rates.choose import rates_for
 
 GIB = 2**30
 
@@ -219,3 +222,18 @@ def test_head_gradients_that_wait():
     assert (peaks(2, 2) - peaks(2, None)).tolist() == [0, 2 * each]
     assert (peaks(2, 0) - peaks(2, None)).tolist() == [0, 8 * each]
     assert peaks(1, 2).tolist() == peaks(1, None).tolist()
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "deepspeed"])
+def test_a_default_that_is_stated_changes_nothing(framework, zero):
+    """What holds fp32 copies of gradients follows from the format that is in force at that ZeRO stage, given or not."""
+    model, cluster = dense(8192, 64, 8, 28672, 80), load_cluster("dgx-h200")
+    layout = Layout(tp=8, dp=2, zero=zero)
+    left_open = Workload(framework=framework, seq_len=4096, global_batch=16)
+    settings = resolve(left_open, cluster.device)
+    size = settings.sharded_gradient_bytes if zero == 3 else settings.gradient_bytes
+    stated = left_open.model_copy(update={"gradient_dtype": {2.0: "bf16", 4.0: "fp32"}[size]})
+    found = [price(model, cluster, w, Layouts.of(layout), rates_for(cluster), every=True) for w in (left_open, stated)]
+    assert found[0].memory.total[0, 0] == found[1].memory.total[0, 0]
+    assert found[0].time.step[0] == pytest.approx(found[1].time.step[0], rel=1e-12)

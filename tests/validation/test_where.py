@@ -34,6 +34,7 @@ def runs():
         ("settings.recompute=full and source=foundry", 56),
         ("seq_len>=262144 and format=published", 6),
         ("hardware=a100-80gb-sxm and source=korthikanti", 6),  # printed as a100-80gb
+        ("hardware='NVIDIA A100-SXM4-80GB' and source=korthikanti", 6),
         ("precision=mxfp8 and hardware=gb300", 19),
         ("", 2039),
     ],
