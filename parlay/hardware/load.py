@@ -283,7 +283,10 @@ def find_any(name: str, user_directory: Path | None = None) -> Cluster | Device 
             where=name,
             hint='give a name of `parlay hardware list`, or a .toml that starts from one with extends = "dgx-h100"',
         )
-    wanted, known = device_key(name) or fold(name), list[str]()
+    driver = device_key(name)
+    if driver:
+        return load_device(driver, user_directory)
+    wanted, known = fold(name), list[str]()
     for entries in (list_clusters(user_directory), list_devices(user_directory), list_links(user_directory)):
         known += [n for s in entries for n in s.names]
         path = names(entries).get(wanted)

@@ -62,7 +62,7 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
              + (f", {spec.mtp_layers} multi-token-prediction layer" if spec.mtp_layers else "")),
             *[(f"layer '{name}'", f"{_times(spec, name)}{_kind(kind)}") for name, kind in spec.kinds.items()],
             ("source", spec.source or "not stated"),
-            *([("published", spec.published.note)] if spec.published.note else []),
+            *([("published", spec.published.note.removeprefix("published "))] if spec.published.note else []),
             *([("notes", spec.notes)] if spec.notes else []),
         ],
         page,

@@ -16,6 +16,7 @@ from parlay.hardware.load import (
     load_link,
     user_catalog_directory,
 )
+from parlay.hardware.spec import Device
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -212,6 +213,7 @@ def test_processors_and_their_ethernet_may_be_slow(tmp_path):
 def test_a_device_goes_by_the_name_that_its_driver_prints():
     assert load_device("NVIDIA H100 80GB HBM3").id == "h100-sxm"
     assert find_any("nvidia a100-sxm4-40gb").id == "a100-sxm-40gb"
+    assert isinstance(find_any("NVIDIA B200"), Device)  # "b200" alone is the usual cluster of it
     assert load_cluster("NVIDIA H100 80GB HBM3") == load_cluster("h100")
     with pytest.raises(UnknownNameError) as caught:
         load_cluster("Tesla V100-SXM2-32GB")
