@@ -291,7 +291,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         sharded_step_bytes=_step_bytes(who, base, sharded, master, moment),
         left_bytes=_gradient_copies(who, grad, master, moment),
         sharded_left_bytes=_gradient_copies(who, sharded, master, moment),
-        reduce_bytes=BYTES[base.reduce],
+        reduce_bytes=BYTES[sharded if who == "megatron-core" else base.reduce],  # Megatron-FSDP reduces in its gradients' format
         loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
         vocab_multiple=vocab,
         overlap_grad_reduce=reduce,

@@ -69,6 +69,13 @@ def test_bf16_gradients_are_copied_for_the_step_unless_the_optimizer_reads_them(
     assert settings(gradient_dtype="fp32").sharded_step_bytes == 0
 
 
+@pytest.mark.parametrize(("framework", "each"), [("megatron-core", 2), ("torchtitan", 4), ("deepspeed", 2)])
+def test_what_zero_3_reduces_in(framework, each):
+    """Megatron-FSDP in its gradients' format (grad_comm_dtype None), torchtitan in mixed_precision_reduce, fp32."""
+    assert settings(framework=framework).reduce_bytes == each
+    assert settings(framework="megatron-core", gradient_dtype="fp32").reduce_bytes == 4
+
+
 def test_buckets_grow_with_ranks_where_reductions_overlap():
     assert settings().bucket_elements_of([8])[0] > 1e15
     assert settings(overlap_grad_reduce=True).bucket_elements_of([8, 64]).tolist() == [40e6, 64e6]
