@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from parlay.layouts.workload import Workload
     from parlay.models.spec import ModelSpec
 
+TABLES = (["training"], ["layout"], ["plan"], ["budget"])  # sections of fields: a whole one is laid over what is there
 SECTIONS = ("model", "cluster", "gpus", "training", "layout", "plan", "budget", "gpu_hour_usd")
 
 
@@ -236,6 +237,11 @@ def _with_sets(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
                 inner = {"extends": inner}
             level[key] = inner
             level = inner
+        if keys in TABLES and parsed != "null":
+            if not isinstance(parsed, dict):
+                raise UsageError(f"'{text[:60]}' is not a setting", where="--set", hint="write --set training.seq_len=131072")
+            before = level.get(keys[0], {})
+            parsed = (before if isinstance(before, dict) else {}) | parsed
         if parsed == "null" or (parsed == "rule" and keys[-1] in ("first_layers", "last_layers")):
             _unset(level, keys, text)
         else:
@@ -367,8 +373,6 @@ def workload_of(fields: dict[str, Any], sets: list[str] | None = None, *, listed
     """
     for text in sets or []:
         section, _, field = text.partition("=")[0].strip().partition(".")
-        if section == "training" and not field:
-            raise UsageError(f"'{text[:60]}' is not a setting", where="--set", hint="write --set training.gradient_dtype=bf16")
         if section in SECTIONS and section != "training":
             raise UsageError(
                 f"'{section}' cannot be set here, only fields of training", where=f"--set {text[:60]}",

@@ -9,11 +9,8 @@ from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, divisors, listed
 from parlay.layouts.vocabulary import Framework, Optimizer
 
-OFFER: tuple[Framework, ...] = (
-    "megatron-core",
-    "torchtitan",
-    "deepspeed",
-)  # with Megatron-Bridge, NeMo Automodel, Hugging Face PEFT
+# With Megatron-Bridge, NeMo Automodel and Hugging Face PEFT.
+OFFER: tuple[Framework, ...] = ("megatron-core", "torchtitan", "deepspeed")
 OPTIMIZERS: tuple[Optimizer, ...] = ("adamw", "adamw-8bit", "sgd")
 
 

@@ -283,6 +283,17 @@ def test_what_a_sweep_cannot_set_is_refused(parlay, given, words):
     assert all(word in ran.err for word in words), ran.err
 
 
+@pytest.mark.parametrize("given", ["training=", "layout=tp8", "budget=3"])
+def test_a_whole_section_is_no_setting(parlay, given):
+    """It would silently take back what flags say of the section; a table of fields is laid over them."""
+    ran = parlay("plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--seq-len", "8192", "--set", given)
+    assert (ran.code, "is not a setting" in ran.err) == (2, True)
+    table = parlay(
+        "plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "8", "--seq-len", "8192", "--set", "training={global_batch = 64}"
+    )
+    assert "8,192 tokens x 64 sequences" in table.out
+
+
 def test_serving_has_no_settings_of_training(parlay):
     ran = parlay("ladder", "--on", "dgx-h100", "--gpus", "8", "--serve", "--set", "training.moment_dtype=bf16")
     assert (ran.code, "--set is about training" in ran.err) == (2, True)
