@@ -112,9 +112,11 @@ OTHER_WORDS = {
     "seq-length": "the sequence length is --seq-len N, in tokens",
     "sequence-length": "the sequence length is --seq-len N, in tokens",
     **dict.fromkeys(
-        ("tp", "pp", "cp", "dp", "ep", "vpp", "zero", "recompute", "micro-batch", "micro-batch-size", "mbs"),
+        ("tp", "pp", "cp", "dp", "ep", "vpp", "micro-batch", "micro-batch-size", "mbs"),
         "degrees are part of a layout: plan takes --fix tp=8, estimate takes --layout tp8.pp4.dp2.mb1",
     ),
+    "zero": "plan takes --fix zero=3, other commands --set layout.zero=3",
+    "recompute": "plan takes --fix recompute=full, other commands --set layout.recompute=full",
 }
 
 

@@ -26,12 +26,12 @@ from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
-from parlay.rates.interface import Group, Rates
+from parlay.rates.interface import Collective, Group, Rates
 
 Array = NDArray[np.float64]
 
 WEIGHT_BYTES = 2.0  # bf16 weights on the wire
-OF_LARGEST = "bytes of the stage that holds most; what overlaps is left out of the seconds"
+OF_LARGEST = "inputs of the stage that holds most, one round of it; the value leaves out what overlaps"
 ROUNDING = 1e-9  # of the traffic: what is hidden beyond this is more than the residue of a difference
 
 
@@ -91,7 +91,7 @@ def data_parallel(
     around = dict(zip(("around_gather", "around_reduction"), settings.shard_copies, strict=True))
 
     def explain() -> tuple[Term, ...]:
-        reduced, gathered = _moved(settings, layouts, pipes, domain)
+        reduced, gathered = _moved(settings, rates, layouts, stages, pipes, domain)
         transfer, source = "collective_times.transfer_s", sources[0]
         return (
             Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", transfer, reduced, source, note=OF_LARGEST),
@@ -105,20 +105,39 @@ def data_parallel(
     return DataParallel(reduce + gather + copies, hidden, lost, explain, optimizer, sources[0])
 
 
-def _moved(settings: Settings, layouts: Layouts, pipes: Pipes, domain: float) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return what one reduction and one gathering of everything move, and among how many ranks, for the largest stage."""
-    local, (dense, expert) = pipes.local(pipes.row_of), data_groups(layouts, domain)
-    fully = layouts.zero == 3
+def _moved(
+    settings: Settings, rates: Rates, layouts: Layouts, stages: Stages, pipes: Pipes, domain: float
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return what one reduction and one gathering of everything move for the largest stage: bytes, among how many ranks, in how
+    many collectives, and the seconds of these with nothing hidden."""
+    local, fully, zero0 = pipes.local(pipes.row_of), layouts.zero == 3, layouts.zero == 0
+    layers = np.maximum(stages.layer_total, 1.0)
+    kinds = tuple(zip(("dense", "expert"), data_groups(layouts, domain), shards_of(layouts), strict=True))
 
-    def moved(held: LocalParameters, bytes_each: Array | float) -> dict[str, Array]:
-        of_dense, of_expert = bytes_each * held.dense.max(axis=1), bytes_each * held.expert.max(axis=1)
-        found = {"dense_bytes": of_dense, "dense_ranks": dense.size}
-        return found | ({"expert_bytes": of_expert, "expert_ranks": expert.size} if of_expert.any() else {})
+    def moved(op: Collective, held: LocalParameters, bytes_each: Array | float) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for kind, group, shards in kinds:
+            parameters = np.asarray(getattr(held, kind))
+            if kind != "dense" and not parameters.any():
+                continue
+            pieces = np.where(fully[:, None], layers, _buckets(settings, layouts, parameters))
+            largest = np.argmax(parameters, axis=1)[:, None]
+            amount, pieces = (np.take_along_axis(each, largest, axis=1)[:, 0] for each in (parameters, pieces))
+            size = np.where(fully, np.minimum(group.size, shards[:, 0]), group.size)
+            one = Group(size, np.minimum(group.local, size))
+            each = bytes_each * amount / pieces
+            seconds = rates.collective(op, each, one).seconds
+            if op == "reduce_scatter":
+                seconds = np.where(zero0, rates.collective("all_reduce", each, one).seconds, seconds)
+            found |= {f"{kind}_bytes": bytes_each * amount, f"{kind}_ranks": size, f"{kind}_ranks_in_a_domain": one.local}
+            found |= {f"{kind}_collectives": pieces, f"{kind}_seconds": pieces * seconds}
+        return found
 
     weights = local if local.adapters is None else LocalParameters(
         np.where(fully[:, None], local.dense, 0.0) + local.adapters, np.where(fully[:, None], local.expert, 0.0)
     )  # fmt: skip
-    return moved(local.trained, np.where(fully, settings.reduce_bytes, settings.gradient_bytes)), moved(weights, WEIGHT_BYTES)
+    reduced = moved("reduce_scatter", local.trained, np.where(fully, settings.reduce_bytes, settings.gradient_bytes))
+    return reduced, moved("all_gather", weights, WEIGHT_BYTES)
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
@@ -192,8 +211,7 @@ def _end_of_step(
     stages, which finish earlier, behind the bubble as well (Megatron param_and_grad_buffer.py, schedules.py).
     """
     scatter, gather = transfers.reduce, transfers.gather
-    bucket = np.maximum(settings.bucket_elements_of(layouts.dp * layouts.cp).astype(np.float64), 1.0)[:, None]
-    buckets = np.maximum(np.ceil(local.trained.total / bucket), 1.0)
+    buckets = _buckets(settings, layouts, local.trained.total)
     # ZeRO-2 reduces every micro-batch's gradients, since it keeps only its own part of them.
     times = np.where((layouts.zero == 2)[:, None], layouts.micro_batches(workload.global_batch)[:, None], 1.0)
     last = 1.0 / buckets
@@ -216,22 +234,30 @@ def _end_of_step(
     return _Traffic(reduce, gathered, hidden, lost[rows, worst], transfers.source)
 
 
+def _buckets(settings: Settings, layouts: Layouts, parameters: Array) -> Array:
+    """Return the buckets in which `parameters` (layouts, stages) are reduced and gathered: collectives one after the other."""
+    bucket = np.maximum(settings.bucket_elements_of(layouts.dp * layouts.cp).astype(np.float64), 1.0)[:, None]
+    return np.asarray(np.maximum(np.ceil(parameters / bucket), 1.0))
+
+
 def _plain_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Transfers:
-    """Return one reduction of all gradients and one gathering of all weights."""
+    """Return the reduction of all gradients and the gathering of all weights, bucket by bucket."""
     dense, expert = data_groups(movers.layouts, movers.domain)
     zero0 = (movers.layouts.zero == 0)[:, None]
     local, source = movers.local.trained, ""
     scatter, gather = np.zeros_like(local.dense), np.zeros_like(local.dense)
     for parameters, group in ((local.expert, expert), (local.dense, dense)):
         wide = Group(group.size[:, None], group.local[:, None])
-        reduced = rates.collective("reduce_scatter", settings.gradient_bytes * parameters, wide)
+        buckets = _buckets(settings, movers.layouts, parameters)
+        each = parameters / buckets
+        reduced = rates.collective("reduce_scatter", settings.gradient_bytes * each, wide)
         seconds, source = reduced.seconds, reduced.source
         if zero0.any():
-            whole = rates.collective("all_reduce", settings.gradient_bytes * parameters, wide)
+            whole = rates.collective("all_reduce", settings.gradient_bytes * each, wide)
             seconds = np.where(zero0, whole.seconds, seconds)
-        scatter = scatter + seconds
-        gathered = rates.collective("all_gather", WEIGHT_BYTES * parameters, wide).seconds
-        gather = gather + np.where(zero0, 0.0, gathered)
+        scatter = scatter + buckets * seconds
+        gathered = rates.collective("all_gather", WEIGHT_BYTES * each, wide).seconds
+        gather = gather + np.where(zero0, 0.0, buckets * gathered)
     return _Transfers(scatter, gather, source)
 
 

@@ -85,6 +85,8 @@ FABRIC_SHARE: Mapping[str, float] = {
 }
 FABRIC_ALL_TO_ALL = 0.86
 FABRIC_RING_HOP_S = 4e-6  # NCCL net_ring_ll128
+# The hops of the same ring that stay inside a domain: NCCL's ring_ll128 over NVLink and over PCIe.
+LOCAL_RING_HOP_S: Mapping[str, float] = {"nvlink": 1.9e-6, "pcie": 2.5e-6}
 FABRIC_TREE_HOP_S = 12e-6  # 68 us for 32 KiB over 4 nodes of 8 (ml-engineering) less the base, over 4 hops
 # EFA takes longer: 32 x B200 need 358-391 us for 0.5-2 MiB (ml-engineering), 85-90 us a hop. The ring's
 # step is the latency of one message, recalled, not measured.
@@ -167,6 +169,7 @@ def default_network(cluster: Cluster) -> Network:
         bytes_per_s=cluster.nic_bytes_per_s_per_gpu,
         shares={**dict.fromkeys(ops, share), "all_to_all": min(share, FABRIC_ALL_TO_ALL)},
         ring_hop_s=max(EFA_RING_HOP_S if nic.kind == "efa" else FABRIC_RING_HOP_S, nic.latency_s.value),
+        local_hop_s=LOCAL_RING_HOP_S.get(link.kind, LOCAL_RING_HOP_S["nvlink"]),
         tree_hop_s=max(EFA_TREE_HOP_S if nic.kind == "efa" else FABRIC_TREE_HOP_S, nic.latency_s.value),
         base_s=FABRIC_BASE_S,
         exponent=FABRIC_EXPONENT,

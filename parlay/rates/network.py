@@ -78,13 +78,18 @@ class Fabric:
     bytes_per_s: float  # w of one GPU, line rate
     shares: Mapping[str, float]  # part of w that each collective reaches
     ring_hop_s: float
+    local_hop_s: float  # of the same ring, from one rank of a domain to the next
     tree_hop_s: float
     base_s: float
     exponent: float
 
-    def latency(self, op: Collective, domains: Array) -> Array:
-        """Return the seconds that crossing `domains` costs: rings for gather and scatter, trees for the rest."""
-        d = np.maximum(domains, 1.0)
+    def latency(self, op: Collective, group: Group) -> Array:
+        """Return the seconds that a collective of no bytes takes across domains: rings for gather and scatter, trees for the rest.
+
+        A ring passes every rank: n - 1 hops, of which d - 1 cross the network and the others stay inside a domain.
+        """
+        n, local = real(group.size), np.maximum(real(group.local), 1.0)
+        d = np.maximum(n / local, 1.0)
         if op == "send_recv":
             return np.full(d.shape, self.base_s + self.tree_hop_s)
         tree = np.ceil(np.log2(d)) * self.tree_hop_s
@@ -92,7 +97,7 @@ class Fabric:
             return real(self.base_s + 2.0 * tree)
         if op == "all_to_all":
             return real(self.base_s + self.tree_hop_s + (d - 1.0) * self.ring_hop_s / 2.0)  # sends overlap two by two
-        return real(self.base_s + (d - 1.0) * self.ring_hop_s)
+        return real(self.base_s + (d - 1.0) * self.ring_hop_s + np.maximum(n - d, 0.0) * self.local_hop_s)
 
     def seconds(self, op: Collective, nbytes: ArrayLike, group: Group) -> Array:
         """Return the seconds of the part of a collective that leaves the domain."""
@@ -104,7 +109,7 @@ class Fabric:
             bytes_s = S / w
         else:
             bytes_s = S * wire_factor(op, n) / (local * w)
-        return soft_maximum(self.latency(op, n / local), bytes_s, self.exponent)
+        return soft_maximum(self.latency(op, group), bytes_s, self.exponent)
 
 
 class Inside(Protocol):

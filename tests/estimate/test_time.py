@@ -234,7 +234,10 @@ def test_overlapped_gradients_and_weights_show_less_and_all_time_is_counted(zero
     assert 0 < both <= min(reduce, gather) <= max(reduce, gather) <= none
     totals = [t.exposed[0] + t.hidden[0] for t in times]
     if "pp" not in layout:  # with stages another one may be the last to end
-        assert totals == pytest.approx([totals[0]] * 4)
+        # Megatron cuts gradients into buckets only to overlap their reduction; each bucket costs a collective's latency.
+        assert totals[::2] == pytest.approx([totals[0]] * 2)
+        assert totals[1::2] == pytest.approx([totals[1]] * 2)
+        assert totals[0] < totals[1] < 1.4 * totals[0]
         assert times[0].hidden[0] == pytest.approx(0, abs=1e-12)
     if zero:
         assert both < none
