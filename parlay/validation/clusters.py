@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from parlay.errors import ParlayError
 from parlay.hardware.driver_names import device_key
-from parlay.hardware.load import load_cluster
+from parlay.hardware.load import load_cluster, load_device
 from parlay.hardware.spec import Cluster
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
@@ -26,6 +26,7 @@ CLUSTERS: tuple[tuple[str, str, str, str], ...] = (
     (r"a100(-80gb|-sxm|-80gb-sxm|-sxm-80gb)?$", r"", "dgx-a100", "8 x 200 Gb/s a node"),
     (r"a800", r"", "hgx-a800", ""),
     (r"h800", r"", "hgx-h800", ""),
+    (r"h100-sxm-96gb", r"", "grand-teton-h100-96gb", ""),
     (r"h100-sxm", r"grand teton|96gb hbm2e", "grand-teton-h100-96gb", ""),
     (r"h100-sxm", r"a3mega", "gcp-a3-mega", ""),
     (r"h100-sxm", r"nanotron", "aws-p5", "Hugging Face's H100 cluster taken as p5 instances"),
@@ -41,13 +42,22 @@ CLUSTERS: tuple[tuple[str, str, str, str], ...] = (
     (r"mi325x", r"", "mi325x-8", ""),
     (r"mi355x", r"", "mi355x-8", ""),
     (r"h20", r"", "hgx-h20", ""),
+    (r"v100", r"", "jean-zay-v100", "Jean Zay's, 4 x 100 Gb/s a node"),
+    (r"mi250x", r"", "frontier", "Frontier's, 4 x 200 Gb/s a node"),
+    (r"gh200", r"", "alps", "Alps', 4 x 200 Gb/s a node"),
 )
+
+# Cards of the catalog that are sold for PCIe slots: taken as eight in a server, like the catalog's server of L40S.
+CARDS = ("a100-pcie", "a100-pcie-40gb", "h100-pcie", "h100-nvl", "h200-nvl", "a10g", "l4", "rtx-4090", "rtx-6000-ada", "rtx-pro-6000")
+CARD_SERVER = "8x-"
 
 
 def cluster_of(run: Run) -> tuple[Cluster | None, str]:
     """Return the cluster of a run and what is assumed of its network; None where no catalog entry has the device."""
     words = f"{run.framework} {run.notes} {run.citation} {run.source}".lower()
-    given = device_key(run.hardware) or run.hardware.lower()
+    given = device_key(run.hardware) or device_as_written(run.hardware)
+    if given in CARDS:
+        return cluster_named(CARD_SERVER + given), "eight cards over PCIe in a server, one 200 Gb/s port each"
     for hardware, pattern, name, said in CLUSTERS:
         if re.match(hardware, given) and re.search(pattern, words):
             cluster = cluster_named(name)
@@ -59,13 +69,33 @@ def cluster_of(run: Run) -> tuple[Cluster | None, str]:
         return None, ""
 
 
+def device_as_written(name: str) -> str:
+    """Return a device as the patterns of CLUSTERS have it: without makers, generations of sockets and kinds of memory.
+
+    Examples
+    --------
+    >>> device_as_written("NVIDIA H100 SXM5"), device_as_written("A100-SXM4-40GB"), device_as_written("a100-80gb-pcie")
+    ('h100-sxm', 'a100-sxm-40gb', 'a100-pcie')
+    """
+    words = [word for word in re.split(r"[\s_-]+", name.strip().lower()) if word not in ("nvidia", "amd", "instinct", "tesla", "intel")]
+    words = [re.sub(r"^sxm\d$", "sxm", word) for word in words if not re.fullmatch(r"hbm\de?", word)]
+    if "pcie" in words:
+        size = [word for word in words if word == "40gb"]
+        words = [words[0], "pcie", *size]
+    return "-".join(words)
+
+
 @lru_cache(maxsize=64)
 def cluster_named(name: str) -> Cluster:
-    """Return a cluster of the catalog, read once."""
-    return load_cluster(name)
+    """Return a cluster of the catalog, or a server of eight PCIe cards ("8x-h100-pcie"), read once."""
+    card = name.removeprefix(CARD_SERVER)
+    if card == name:
+        return load_cluster(name)
+    server = load_cluster("l40s-pcie-8")
+    return server.model_copy(update={"id": name, "name": f"8x {card} in a PCIe server", "device": load_device(card)})
 
 
 @lru_cache(maxsize=64)
 def rates_named(name: str) -> Rates:
-    """Return the shipped rates of a cluster of the catalog, read once."""
+    """Return the shipped rates of such a cluster, read once."""
     return rates_for(cluster_named(name))

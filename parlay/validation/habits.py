@@ -40,7 +40,7 @@ class Habit:
 HABITS: tuple[Habit, ...] = (
     # Sources: run-settings notes of each framework (recipes and scripts at the named revisions), read 2026-11-29.
     Habit(r"megatron-bridge", "megatron-core", "2026-05-31", 1, "bf16", "te", True, remainder=True),
-    Habit(r"nemo automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", compiled=True, cp_kind="allgather",
+    Habit(r"automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", compiled=True, cp_kind="allgather",
           said="NeMo Automodel: FSDP2 with Transformer Engine layers, their fused kernels counted as compiled ones"),
     Habit(r"nemo", "megatron-core", "2025-06-30", 1, "bf16", "te", True),
     # argparse defaults of 2021 and 2022: fp16 gradients in contiguous buffers reduced after the last backward, softmax fused
@@ -54,18 +54,19 @@ HABITS: tuple[Habit, ...] = (
           recompute=("full",), bf16_gradient="fp32", said="Megatron-DeepSpeed of 2022: attention scores materialised, no overlap of the reduction"),
     Habit(r"megatron-lm \(flagperf\)", "megatron-core", "2024-06-30", 1, "fp32", "unfused", False),
     Habit(r"hai-llm", "hai-llm", "2024-12-31", 1),
+    Habit(r"primus.*(titan|fsdp)", "torchtitan", "2025-06-30", 3, "fp32", "unfused", True, cp_kind="allgather"),
     Habit(r"megascale|primus", "megatron-core", "2024-12-31", 1, "fp32", "unfused", True),
     # "dense CP long-seq a2a" (docs/b200/b200_release_v1.2_summary.md); its TransformerEngine 2.11 is of January 2026
     Habit(r"megatron-lm 23e00ed", "megatron-core", "2026-01-31", 1, "fp32", "unfused", False, cp_kind="ulysses",
           said="SimuMax's runs: a split sequence is exchanged by all-to-all (its summary says so)"),
-    Habit(r"megatron-(lm|core)", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
-    Habit(r"llm-foundry", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
+    Habit(r"megatron[- ](lm|core)|\bmcore\b", "megatron-core", "2025-06-30", 1, "fp32", "unfused", False),
+    Habit(r"llm[- ]foundry|composer", "torchtitan", "2023-10-31", 3, "fp32", "te", True,
           said="llm-foundry: FSDP1 of PyTorch 2, fp32 shards; the reduction's dtype in fp32 where the mode does not say"),
     # recipes/configs/llama3_1/8B_full.yaml: dtype bf16 for weights and optimizer, enable_activation_checkpointing True
     Habit(r"torchtune", "torchtitan", "2025-01-31", 3, "bf16", "chunked", True, recompute=("full",), pure=True,
           said="torchtune: weights and optimizer in bf16, activations checkpointed (its recipes' defaults)"),
     Habit(r"torchtitan|torchao|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
-    Habit(r"maxtext", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
+    Habit(r"maxtext|\bjax\b|\bpax(ml)?\b|axlearn|levanter", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
     # huggingface/bench_cluster, bench_cluster/template/base_config.py of July 2024
     Habit(r"nanotron", "nanotron", "2024-07-15", 1, "fp32", "unfused", False, compiled=False, by_cost=True,
@@ -76,12 +77,14 @@ HABITS: tuple[Habit, ...] = (
     Habit(r"easycontext", "deepspeed", "2024-04-30", 3, "bf16", "chunked", True),
     Habit(r"deepspeed zero-\d \+ liger", "deepspeed", "2026-03-31", 3, "bf16", "chunked", True),
     Habit(r"deepspeed", "deepspeed", "2022-07-31", 3, "bf16", "unfused", True),
+    Habit(r"\bfsdp|hugging ?face|\bhf\b|accelerate|transformers|\btrl\b|axolotl|llama-?factory", "torchtitan", "2024-06-30", 3, "fp32", "unfused",
+          True, compiled=False, said="FSDP of plain PyTorch, layers not compiled"),
 )  # fmt: skip
 
 # The names that HABITS knows, as people write them; Parlay's own names of frameworks are among them.
 KNOWN = (
     "Megatron-LM, megatron-core, Megatron-Bridge, NeMo, NeMo Automodel, Megatron-DeepSpeed, MegaScale, Primus, torchtitan, torchao, torchtune, "
-    "LitGPT, llm-foundry, MaxText, DeepSpeed, EasyContext, PaddleNLP, InternEvo, ColossalAI, nanotron, HAI-LLM"
+    "LitGPT, llm-foundry, MaxText, DeepSpeed, EasyContext, PaddleNLP, InternEvo, ColossalAI, nanotron, HAI-LLM, plain FSDP"
 )
 
 # Layers that a recipe keeps in bf16 beside narrower ones, by framework, model and precision: Megatron-Bridge's
@@ -94,7 +97,7 @@ BF16_LAYERS = {("megatron-bridge", "nemotron-3-super-120b-a12b", "nvfp4"): 14}
 # PEFT elsewhere all linear layers of rank 8 (LoraConfig).
 EVERY: tuple[LoraModule, ...] = ("qkv", "out", "up", "down")
 LORA: tuple[tuple[str, int, tuple[LoraModule, ...]], ...] = (
-    (r"nemo automodel", 16, EVERY),
+    (r"automodel", 16, EVERY),
     (r"megatron-bridge|nemo", 16, ("qkv",)),
     (r"", 8, EVERY),
 )
@@ -125,7 +128,7 @@ def era_of(run: Run, habit: Habit) -> str:
     month = re.search(r"\b(20\d\d)-([01]\d)\b", run.version)
     if month:
         return _end(int(month[1]), int(month[2]))
-    container = re.search(r"(?:^|container )(2[3-9])\.([01]\d)(?:\.\d+)?$", run.version.strip())
+    container = re.search(r"(?:^|container |nemo[: ])(2[3-9])\.([01]\d)(?:\.\d+)?$", run.version.strip().lower())
     if container:
         return _end(2000 + int(container[1]), int(container[2]))
     return next((day for commit, day in REVISIONS.items() if commit in run.citation), habit.date)

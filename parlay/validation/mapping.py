@@ -20,16 +20,19 @@ from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
 from parlay.validation.habits import BF16_LAYERS, EVERY, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of
-from parlay.validation.runs import Run
+from parlay.validation.runs import NUMBER, Run, number_of
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
 
 
-# Words of a run's notes -> schedule; the first that matches wins.
+# Words of a run's notes -> schedule; the first that matches wins, unless the notes say that it is not used.
 SCHEDULES_NAMED = (
     (r"dualpipe-?v", "dualpipev"), (r"dualpipe", "dualpipe"), (r"zero[- ]bubble[- ]v\b|\bzb-?v", "zb-v"), (r"\bzb-?h2|\bzb2p", "zb-h2"),
     (r"\bzb-?h1|\bzb1p|zero[- ]bubble", "zb-h1"), (r"\bgpipe\b", "gpipe"),
 )  # fmt: skip
+DENIED = r"(?<!no )(?<!not )(?<!w/o )(?<!non-)(?<!without )"  # before a word
+DENIED_AFTER = r"(?! (?:is |was )?(?:not |disabled|off\b|rows\b))"  # behind it
+ACCUMULATION = r"\b(?:grad(?:ient)?[ _-]accum(?:ulation)?(?:[ _-]steps)?|accumulate|gas|ga)[ =:]+(\d+)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ class Unmapped:
     reason: str
 
 
+# What odd cells may raise beyond Parlay's own errors.
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
 class _Refused(Exception):
     """The reason why a run cannot be mapped."""
 
@@ -69,6 +76,8 @@ def map_run(run: Run) -> Case | Unmapped:
         return Unmapped(run, str(refused))
     except ParlayError as error:
         return Unmapped(run, error.message)
+    except ODD as error:  # one odd row must not lose the others
+        return Unmapped(run, f"a cell of this row cannot be understood ({type(error).__name__}: {str(error)[:80]})")
 
 
 def _map(run: Run) -> Case:
@@ -93,17 +102,17 @@ def _map(run: Run) -> Case:
 
 def _degrees(run: Run, date: str, experts: bool, said: list[str]) -> dict[str, int]:
     """Return tp, cp, pp, dp, vpp, ep and etp."""
-    if run.tp is None and run.pp is None and run.dp is None:
-        raise _Refused("the layout is not printed")
-    if run.tp is None or run.pp is None:
-        raise _Refused("tp or pp is not printed")
-    tp, pp, cp = run.tp, run.pp, run.cp or 1
+    cp = run.cp or 1
+    tp, pp = _model_parallel(run, cp)
     gpus = run.gpus or tp * pp * cp * (run.dp or 1)
     if gpus % (tp * pp * cp):
         raise _Refused(f"tp{tp} x cp{cp} x pp{pp} does not divide {gpus} GPUs")
-    dp = run.dp or gpus // (tp * pp * cp)
-    if tp * pp * cp * dp != gpus:
-        raise _Refused(f"tp{tp} x cp{cp} x pp{pp} x dp{dp} is not the {gpus} GPUs printed")
+    dp = gpus // (tp * pp * cp)
+    if run.dp and run.dp != dp:
+        # some tables count context-parallel ranks into the column, or leave expert-parallel ones out
+        if run.dp != dp * cp and run.dp * (run.ep or 1) != dp:
+            raise _Refused(f"tp{tp} x cp{cp} x pp{pp} x dp{run.dp} is not the {gpus} GPUs printed")
+        said.append(f"data parallelism {dp}, from the GPUs printed (the column says {run.dp})")
     ep = run.ep or 1
     etp = run.etp or 1
     if run.etp is None and ep > 1 and tp > 1:
@@ -118,16 +127,32 @@ def _degrees(run: Run, date: str, experts: bool, said: list[str]) -> dict[str, i
     return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp, "vpp": vpp if pp > 1 else 1}
 
 
+def _model_parallel(run: Run, cp: int) -> tuple[int, int]:
+    """Return tp and pp; one that is not printed follows from GPUs and the others, and pure data parallelism says both."""
+    if run.tp is not None and run.pp is not None:
+        return run.tp, run.pp
+    if run.tp is None and run.pp is None and run.dp is None:
+        raise _Refused("the layout is not printed")
+    rest = (run.tp or 1) * (run.pp or 1) * cp * (run.dp or 0)
+    if run.gpus is None or not rest or run.gpus % rest or (run.tp is None and run.pp is None and run.gpus != rest):
+        raise _Refused("tp or pp is not printed")
+    return run.tp or run.gpus // rest, run.pp or run.gpus // rest
+
+
 def _batch(run: Run, degrees: dict[str, int], said: list[str]) -> tuple[int, int, float]:
     """Return micro-batch, global batch, and the factor from the priced batch to the printed one."""
     dp, pp = degrees["dp"], degrees["pp"]
     batch, micro = run.global_batch, run.micro_batch
     local = re.search(r"(?:local batch|batch size per dp=?) ?(\d+)", run.notes.lower())
-    steps = re.search(r"accumulate=(\d+)|\bga[ =](\d+)", run.notes.lower())
+    steps = re.search(ACCUMULATION, run.notes.lower())
+    in_tokens = re.search(rf"global batch (?:of )?{NUMBER} ?([km]?) tokens", run.notes.lower())
     if batch is None and local:
         batch = int(local[1]) * dp
+    elif batch is None and in_tokens and run.seq_len:
+        batch = _sequences(number_of(in_tokens[1]), in_tokens[2], run.seq_len)
+        said.append(f"global batch {batch}: {in_tokens[1]}{in_tokens[2].upper()} tokens")
     elif batch is None and micro is not None:
-        rounds = int(steps[1] or steps[2]) if steps else 1
+        rounds = int(steps[1]) if steps else 1
         batch = micro * dp * rounds
         said.append(f"global batch {batch}: {rounds} micro-batch{'es' if rounds > 1 else ''} a rank")
     if batch is None:
@@ -136,6 +161,10 @@ def _batch(run: Run, degrees: dict[str, int], said: list[str]) -> tuple[int, int
         splits = local is not None and pp > 1  # torchtitan cuts the local batch into as many micro-batches as stages
         micro = max(1, batch // dp // pp) if splits else 1
         said.append(f"micro-batch {micro}")
+    if pp > 1 and "automodel" in run.framework.lower() and micro > 1:
+        # what its tables call the local batch is cut into micro-batches of one, and each local batch is a pipeline of its own
+        said.append(f"the local batch of {micro} cut into micro-batches of 1 (its default, pp_microbatch_size)")
+        return 1, micro * dp, batch / (micro * dp)
     rounds = -(-batch // (dp * micro))
     priced = rounds * dp * micro
     if priced != batch:
@@ -143,31 +172,44 @@ def _batch(run: Run, degrees: dict[str, int], said: list[str]) -> tuple[int, int
     return micro, priced, batch / priced
 
 
+def _sequences(amount: float, unit: str, seq_len: int) -> int:
+    """Return the sequences in so many tokens; K and M are powers of two where these alone give whole sequences."""
+    power = {"": 0, "k": 1, "m": 2}[unit]
+    both = [amount * base**power / seq_len for base in (1000, 1024)]
+    return max(1, round(next((float(x) for x in both if x == int(x)), both[0])))
+
+
 def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], micro: int, said: list[str]) -> Layout:
-    recompute = words.recompute_of(run.setting("recompute"))
-    if habit.framework == "torchtitan" and run.setting("recompute").strip().lower() == "selective":
+    printed = run.setting("recompute")
+    recompute = words.recompute_of(printed)
+    each = words.every_nth(printed)
+    if each:
+        recompute = (("full",), -(-model.layer_count // each))
+    elif habit.framework == "torchtitan" and printed.strip().lower() == "selective":
         recompute = (("selective_ops",), 0)  # torchtitan's default option of its selective mode
     if recompute is None:
         recompute = (habit.recompute, 0)
-        said.append(f"recompute {'+'.join(habit.recompute) or 'none'} (not printed)")
+        said.append(f"recompute {'+'.join(habit.recompute) or 'none'} ({_unread(printed)})")
     zero = words.zero_of(run.setting("fsdp_or_zero"))
     if zero is None:
         zero = (habit.zero, None, None)
         if degrees["dp"] > 1:
-            said.append(f"ZeRO stage {zero[0]} (not printed)")
+            said.append(f"ZeRO stage {zero[0]} ({_unread(run.setting('fsdp_or_zero'))})")
     overlap = words.switch_of(run.setting("tp_overlap"))
     note = run.setting("overlap_notes").lower()
     if overlap is None:
         overlap = "tp-comm-overlap" in note or "async tp" in note
     written = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"])
     first, last = written or (_ends_by_cost(model, degrees["pp"]) if habit.by_cost else (None, None))
+    if (first or 0) + (last or 0) > model.layer_count:
+        raise _Refused(f"pipeline_layout gives more layers than the {model.layer_count} of the model")
     share = words.offloaded_share(run.setting("offload"), model.layer_count)
     shard = zero[1] or (words.zero_of(run.columns.get("fsdp_or_zero", "")) or (0, None, None))[1]
     ranks = degrees["dp"] * degrees["cp"]
     fields = {
         **degrees,
         "sp": (run.sp if run.sp is not None else habit.sp) and degrees["tp"] > 1,
-        "cp_kind": "zigzag" if "ring" in run.notes.lower() else habit.cp_kind,
+        "cp_kind": "zigzag" if re.search(r"\bring\b", run.notes.lower()) else habit.cp_kind,
         "schedule": _schedule(run),
         "zero": zero[0],
         "shard": shard if shard and ranks % shard == 0 else None,
@@ -200,18 +242,23 @@ def _optimizer_on_host(run: Run, said: list[str]) -> bool:
     if "activation checkpoints" in offload and "liger" in run.framework.lower():
         said.append("the optimizer is offloaded with the checkpoints (the source's text)")
         return True
-    return "optimizer (zero-3 offload" in offload
+    return words.optimizer_offloaded(offload)
+
+
+def _unread(text: str) -> str:
+    """Return why a framework's default stands in for a setting."""
+    return f"'{text[:40]}' is not understood" if text else "not printed"
 
 
 def _schedule(run: Run) -> str | None:
     note = f"{run.setting('overlap_notes')} {run.notes}".lower()
-    return next((name for pattern, name in SCHEDULES_NAMED if re.search(pattern, note)), None)
+    return next((name for pattern, name in SCHEDULES_NAMED if re.search(f"{DENIED}(?:{pattern}){DENIED_AFTER}", note)), None)
 
 
 def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, said: list[str]) -> tuple[Workload, ModelSpec]:
     precision = words.precision_of(run.precision)
     if precision is None:
-        raise _Refused("the precision is not printed")
+        raise _Refused(f"the precision '{run.precision[:40]}' is not known" if run.precision else "the precision is not printed")
     if run.seq_len is None:
         raise _Refused("the sequence length is not printed")
     model, multiple = _as_trained(run, model, said)
@@ -268,16 +315,15 @@ def _fine_tuning(run: Run, said: list[str]) -> dict[str, object]:
     """Return the fields of packed documents, and of adapters where only these are trained."""
     text = f"{run.notes} {run.setting('note')}".lower()
     found: dict[str, object] = {}
-    adapts = re.search(r"(?<!no )(?<!without )(?<!not )\blora\b", f"{text} {run.model} {run.source}".lower()) or run.setting(
-        "lora_rank"
-    )
+    told = f"{text} {run.model} {run.source}".lower()
+    adapts = re.search(rf"{DENIED}\b(?:lora|peft)\b{DENIED_AFTER}", told) or run.setting("lora_rank")
     packed = re.search(r"\bpacked\b.*\bsft\b|\bsft\b.*\bpacked\b|\bsquad\b", text) or (adapts and "fine-tuning" in text)
     if packed:
         found["document_len"] = SQUAD_TOKENS
         said.append(f"sequences packed from SQuAD's examples of some {SQUAD_TOKENS} tokens (the recipes' dataset)")
     if adapts:
         rank, modules = next((rank, modules) for pattern, rank, modules in LORA if re.search(pattern, run.framework.lower()))
-        printed = re.search(r"\brank[ =]*(\d+)|\br ?= ?(\d+)", text)
+        printed = re.search(r"(?<!memory of )\brank[ =]*([1-9]\d*)|\br ?= ?([1-9]\d*)", text)
         given = run.setting("lora_rank") or (printed and (printed[1] or printed[2]))
         modules = ("qkv",) if "linear_qkv only" in text else EVERY if re.search(r"all linear|every linear", text) else modules
         found |= {"lora_rank": given or rank, "lora_modules": modules}

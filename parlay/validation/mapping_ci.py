@@ -13,7 +13,7 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.specfile import validate
 from parlay.validation.clusters import cluster_of
-from parlay.validation.mapping import Case, Unmapped
+from parlay.validation.mapping import ODD, Case, Unmapped
 from parlay.validation.runs import Run
 
 VISION = "a vision-language model"
@@ -36,9 +36,11 @@ def map_ci(run: Run) -> Case | Unmapped:
         model = _model(run, args)
         layout = _layout(run, args, said)
         workload = _workload(run, args, layout.dp, said)
+        if workload.global_batch < layout.dp * layout.micro_batch:
+            return Unmapped(run, f"its batch of {workload.global_batch} gives {layout.dp} data-parallel ranks no micro-batch each")
     except ParlayError as error:
         return Unmapped(run, error.message)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (*ODD, RecursionError) as error:
         return Unmapped(run, f"arguments cannot be understood: {error}")
     if row.get("impl") == "local":
         said.append("local layers counted as Transformer Engine's")

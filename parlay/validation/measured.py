@@ -8,6 +8,7 @@ import re
 from parlay.estimate.adapters import trained_adapters
 from parlay.estimate.counts import flops_per_token
 from parlay.validation.mapping import Case
+from parlay.validation.runs import NUMBER, number_of
 
 # The columns' descriptions of a FLOPs convention -> conventions of parlay.estimate.counts; first match wins.
 CONVENTION_WORDS: tuple[tuple[str, str], ...] = (
@@ -44,15 +45,16 @@ def measured_step(case: Case) -> Measured:
     tokens, gpus = batch * case.workload.seq_len, case.layout.gpus
     if run.tokens_per_s_per_gpu is not None:
         return Measured(tokens / (run.tokens_per_s_per_gpu * gpus), "tokens/s per GPU")
-    samples = re.search(r"([\d.]+) samples/s cluster total", run.notes)
+    samples = re.search(rf"{NUMBER} samples/s cluster total", run.notes)
     if samples:
-        return Measured(batch / float(samples[1]), "samples/s of the cluster")
-    total = re.search(r"([\d.]+) tokens/s total", run.notes)
+        return Measured(batch / number_of(samples[1]), "samples/s of the cluster")
+    total = re.search(rf"{NUMBER} tokens/s total|cluster total {NUMBER} tokens/s", run.notes)
     if total:
-        return Measured(tokens / float(total[1]), "tokens/s of the cluster")
+        return Measured(tokens / number_of(total[1] or total[2]), "tokens/s of the cluster")
     if run.flops_per_s_per_gpu is not None:
         return _from_flops(case, tokens, gpus)
-    return Measured(None, "the source prints no step time, tokens/s or FLOP/s for this run")
+    only = ", an MFU alone" if run.columns.get("mfu", "").strip() else ""
+    return Measured(None, f"the source prints no step time, tokens/s or FLOP/s for this run{only}")
 
 
 def _from_flops(case: Case, tokens: float, gpus: int) -> Measured:

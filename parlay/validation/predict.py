@@ -21,7 +21,7 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Rates
 from parlay.validation.clusters import rates_named
-from parlay.validation.mapping import Case, Unmapped, map_run
+from parlay.validation.mapping import ODD, Case, Unmapped, map_run
 from parlay.validation.measured import measured_step
 from parlay.validation.runs import Memory, Run
 from parlay.validation.where import choose
@@ -113,11 +113,11 @@ def validate_runs(runs: Sequence[Run], *, where: str | None = None, rates: Rates
     for case in mapped:
         if isinstance(case, Case):
             groups.setdefault((case.model, case.cluster.id, case.workload), []).append(case)
-    outcome: dict[str, Prediction | Unmapped] = {u.run.id: u for u in mapped if isinstance(u, Unmapped)}
+    priced: dict[int, Prediction | Unmapped] = {}
     for cases in groups.values():
-        for result in _priced(cases, rates_of):
-            outcome[result.run.id] = result
-    ordered = [outcome[case.run.id] for case in mapped]
+        for case, result in zip(cases, _priced(cases, rates_of), strict=True):
+            priced[id(case)] = result
+    ordered = [case if isinstance(case, Unmapped) else priced[id(case)] for case in mapped]
     return Validation(
         tuple(p for p in ordered if isinstance(p, Prediction)), tuple(u for u in ordered if isinstance(u, Unmapped))
     )
@@ -137,7 +137,7 @@ def _priced(cases: list[Case], rates_of: RatesOf) -> Iterable[Prediction | Unmap
                 rates_of(first.cluster),
                 every=any(c.run.memory for c in cases),
             )
-    except (ParlayError, ValueError) as error:  # ValueError: an argument outside a formula's domain
+    except (ParlayError, *ODD) as error:  # an argument outside a formula's domain, or a row that no check foresaw
         if len(cases) > 1:
             return [result for case in cases for result in _priced([case], rates_of)]
         return [Unmapped(first.run, f"cannot be priced: {error}")]

@@ -43,6 +43,21 @@ HEADERS: dict[Format, tuple[str, ...]] = {"published": PUBLISHED, "vtrain": VTRA
 # What vTrain's README says of all its runs: full recompute, 1F1B, no sharded optimizer, a padded GPT-2 vocabulary
 VTRAIN_SETTINGS = {"recompute": "full", "fsdp_or_zero": "none", "grad_dtype": "fp16", "vocab": "51200", "dp_overlap_grad": "off"}
 GIB = float(1 << 30)
+NUMBER = r"(\d[\d,]*(?:\.\d+)?)"  # in a sentence: thousands may be parted by commas, and a full stop may follow
+# What sources write into a cell that has no value.
+NOTHING = frozenset(("", "-", "--", "n/a", "na", "none", "null", "unknown", "not stated", "not printed", "?"))
+SILENT = ("unknown", "not stated", "not printed")  # settings that say no more than an empty cell
+
+
+def number_of(text: str) -> float:
+    """Return a number that NUMBER matched.
+
+    Examples
+    --------
+    >>> number_of("19,561.5")
+    19561.5
+    """
+    return float(text.replace(",", ""))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +109,8 @@ class Run:
 
     def setting(self, name: str) -> str:
         """Return a column of the settings file for this run, or the run's own column of that name; "" if neither says."""
-        return self.columns.get(f"settings.{name}", "").strip() or self.columns.get(name, "").strip()
+        found = (self.columns.get(f"settings.{name}", "").strip(), self.columns.get(name, "").strip())
+        return next((text for text in found if text and not text.lower().startswith(SILENT)), "")
 
 
 class Cells:
@@ -109,9 +125,9 @@ class Cells:
         return self.row.get(name, "").strip()
 
     def real(self, name: str) -> float | None:
-        """Return a cell as a finite number above 0, None if empty."""
-        text = self.text(name).replace(",", "")
-        if not text:
+        """Return a cell as a finite number above 0, None if it says nothing."""
+        text = self.text(name).replace(",", "").removeprefix("~").strip()
+        if text.lower() in NOTHING:
             return None
         try:
             value = float(text)
@@ -123,6 +139,10 @@ class Cells:
             return None
         return value
 
+    def degree(self, name: str) -> int | None:
+        """Return a cell as a parallel degree: a whole number above 0, None if it says nothing or 0."""
+        return None if re.fullmatch(r"0(\.0*)?", self.text(name)) else self.whole(name)
+
     def whole(self, name: str) -> int | None:
         """Return a cell as a whole number above 0, None if empty."""
         value = self.real(name)
@@ -132,6 +152,13 @@ class Cells:
             self.problems.append(f"{name} is {value:g}, not a whole number")
             return None
         return int(value)
+
+    def figure(self, name: str) -> float | None:
+        """Return a cell as a number above 0, None if it is none: a figure that nothing else rests on ("OOM" as memory)."""
+        before = len(self.problems)
+        value = self.real(name)
+        del self.problems[before:]
+        return value
 
     def flag(self, name: str) -> bool | None:
         """Return a cell as true or false, None if empty."""
@@ -191,7 +218,10 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         reader.fieldnames = header
         rows = []
         for row in reader:
-            rows.append({k: v for k, v in row.items() if isinstance(v, str)})
+            cells = {k: v for k, v in row.items() if isinstance(v, str)}
+            if not any(cell.strip() for cell in cells.values()):
+                continue  # a spreadsheet's empty line
+            rows.append(cells)
             if len(rows) > MOST_ROWS:
                 raise UsageError(f"has more than {MOST_ROWS:,} rows", where=str(path))
     except csv.Error as error:
@@ -237,11 +267,13 @@ def _has_columns(header: list[str], needed: tuple[str, ...], path: Path) -> None
 
 
 def _unique(ids: Iterable[str], path: Path) -> None:
-    seen: set[str] = set()
-    for one in ids:
+    seen: dict[str, int] = {}
+    for row, one in enumerate(ids, start=1):
+        if not one:
+            raise UsageError(f"row {row} has no id", where=str(path), hint="give every row an id of its own")
         if one in seen:
-            raise UsageError(f"has the id '{one[:60]}' twice", where=str(path))
-        seen.add(one)
+            raise UsageError(f"has the id '{one[:60]}' twice, in rows {seen[one]} and {row}", where=str(path))
+        seen[one] = row
 
 
 def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
@@ -262,8 +294,8 @@ def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
         framework=cells.text("framework"), version=cells.text("framework_version"), model=cells.text("model"),
         arch=MappingProxyType(arch), hardware=cells.text("hardware"), precision=cells.text("precision"), tier=cells.text("tier"),
         gpus=cells.whole("num_gpus"), seq_len=cells.whole("seq_len"), micro_batch=cells.whole("micro_batch"),
-        global_batch=cells.whole("global_batch"), tp=cells.whole("tp"), cp=cells.whole("cp"), pp=cells.whole("pp"),
-        vpp=cells.whole("vpp"), ep=cells.whole("ep"), etp=cells.whole("etp"), dp=cells.whole("dp"), sp=cells.flag("sp"),
+        global_batch=cells.whole("global_batch"), tp=cells.degree("tp"), cp=cells.degree("cp"), pp=cells.degree("pp"),
+        vpp=cells.degree("vpp"), ep=cells.degree("ep"), etp=cells.degree("etp"), dp=cells.degree("dp"), sp=cells.flag("sp"),
         step_s=cells.real("step_time_s"), tokens_per_s_per_gpu=cells.real("tokens_per_s_per_gpu"),
         flops_per_s_per_gpu=None if teraflops is None else teraflops * 1e12, flops_convention=cells.text("flops_convention"),
         memory=_published_memory(cells), notes=cells.text("notes"), columns=MappingProxyType(columns),
@@ -284,7 +316,7 @@ def group_of(run_id: str) -> str:
 
 def _published_memory(cells: Cells) -> tuple[Memory, ...]:
     """Return the printed peak, and a reserved figure that the notes give beside it. GB of these sources are GiB."""
-    value = cells.real("peak_memory_gb")
+    value = cells.figure("peak_memory_gb")
     if value is None:
         return ()
     notes = f"{cells.text('notes')} {cells.text('source')}".lower()
@@ -301,12 +333,12 @@ def _published_memory(cells: Cells) -> tuple[Memory, ...]:
     # nanotron logs the memory of global rank 0, which is of the first stage (logging/base.py, log_memory)
     rank: Literal["largest", "first"] = "first" if "nanotron" in cells.text("framework").lower() else "largest"
     found = [Memory(value * GIB, meaning, rank)]
-    beside = re.search(r"reserved ([\d.]+) gib", notes)
-    in_mib = re.search(r"/ ([\d.]+) mib reserved", notes)
+    beside = re.search(rf"reserved {NUMBER}\.? gib", notes)
+    in_mib = re.search(rf"/ {NUMBER} mib reserved", notes)
     if meaning == "allocated" and beside:
-        found.append(Memory(float(beside[1]) * GIB, "reserved"))
+        found.append(Memory(number_of(beside[1]) * GIB, "reserved"))
     elif meaning == "allocated" and in_mib:
-        found.append(Memory(float(in_mib[1]) * 2**20, "reserved", rank))
+        found.append(Memory(number_of(in_mib[1]) * 2**20, "reserved", rank))
     return tuple(found)
 
 

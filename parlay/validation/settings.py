@@ -40,17 +40,20 @@ def recompute_of(text: str) -> tuple[tuple[str, ...], int] | None:
     ((('norm', 'mlp_activation'), 0), (('full',), 0), ((), 0))
     >>> recompute_of("selective (per-op SAC)"), recompute_of("full (5 layers)"), recompute_of("unknown")
     ((('selective_ops',), 0), (('full',), 5), None)
+    >>> recompute_of("full, uniform, 1 layers"), recompute_of("gradient checkpointing"), recompute_of("off")
+    ((('full',), 0), (('full',), 0), ((), 0))
     """
     low = text.strip().lower()
     if not low or low.startswith("unknown"):
         return None
-    if low.startswith("none"):
+    if re.match(r"(none|no|off|false|0)\b", low):
         return (), 0
     for pattern, modules in REMAT:
         if re.search(pattern, low):
             return modules, 0
-    if low.startswith("full"):
-        count = re.search(r"(\d+) layers", low)
+    if re.match(r"full\b|remat full|(yes|true|on|1)$|(activation|gradient) checkpoint", low):
+        # Megatron's "uniform" recomputes every layer, in groups of so many; "block" that many layers alone
+        count = None if "uniform" in low else re.search(r"(\d+) layers", low)
         return ("full",), int(count[1]) if count else 0
     if "per-op" in low:
         return ("selective_ops",), 0
@@ -60,6 +63,27 @@ def recompute_of(text: str) -> tuple[tuple[str, ...], int] | None:
     return (("core_attention",), 0) if low.startswith("selective") else None
 
 
+def every_nth(text: str) -> int | None:
+    """Return n where each n-th layer is recomputed in full, torchtitan's selective mode with a number.
+
+    Examples
+    --------
+    >>> every_nth("selective (every 2nd layer)"), every_nth("selective (2)"), every_nth("selective (per-op SAC)")
+    (2, 2, None)
+    """
+    found = re.search(r"every (\d+)(?:st|nd|rd|th)? layer|selective[ :(=]+'?(\d+)\b", text.lower())
+    return max(1, int(found[1] or found[2])) if found else None
+
+
+# Words of the sources -> ZeRO stage; the first that matches from the start wins.
+SHARDING: tuple[tuple[str, int], ...] = (
+    (r"none|no\b|off\b|ddp|false|0$", 0),
+    (r"(dist\w*|sharded)[ -]optimizer", 1),
+    (r"(h|mega\w*[- ])?fsdp|full_shard|hybrid_shard|shard_grad_op|zero\+\+", 3),
+    (r"(?:sharding[ _-]*)?stage ?_?([0-3])|zero\D*([0-3])", -1),  # as printed
+)
+
+
 def zero_of(text: str) -> tuple[int, int | None, bool | None] | None:
     """Return the ZeRO stage, GPUs of a shard (None = all), and whether weights are freed after the forward (None = default).
 
@@ -67,20 +91,24 @@ def zero_of(text: str) -> tuple[int, int | None, bool | None] | None:
     --------
     >>> zero_of("zero1"), zero_of("fsdp (degree 64)"), zero_of("fsdp (FSDP2, params kept after forward = zero2)")
     ((1, None, None), (3, 64, None), (3, None, False))
+    >>> zero_of("sharding stage2"), zero_of("fsdp (HSDP, shard 8 x replicate 16)"), zero_of("ddp"), zero_of("who knows")
+    ((2, None, None), (3, 8, None), (0, None, None), None)
     """
     low = text.strip().lower()
-    if not low:
-        return None
-    degree = re.search(r"degree (\d+)|fsdp (\d+) x", low)
-    shard = int(degree[1] or degree[2]) if degree else None
-    if low.startswith("none"):
-        return 0, None, None
-    if low.startswith("fsdp"):
-        kept = "zero2" in low or "after forward no" in low or "kept after forward" in low
+    degree = re.search(r"degree (\d+)|shard (\d+)|fsdp (?:\()?(\d+) ?x", low)
+    shard = next((int(d) for d in degree.groups() if d), None) if degree else None
+    for pattern, stage in SHARDING:
+        found = re.match(pattern, low)
+        if not found:
+            continue
+        if stage < 0:
+            return int(found[1] or found[2]), shard, None
+        if stage < 3:
+            return stage, None, None
+        kept = "zero2" in low or "after forward no" in low or "kept after forward" in low or "shard_grad_op" in low
         freed = "after forward yes" in low or "zero3" in low
         return 3, shard, False if kept else True if freed else None
-    stage = re.match(r"zero\D*([0-3])", low)
-    return (int(stage[1]), shard, None) if stage else None
+    return None
 
 
 def switch_of(text: str) -> bool | None:
@@ -110,7 +138,7 @@ def capacity_of(text: str) -> float | None:
     >>> capacity_of("capacity=1.0 (padded to capacity)"), capacity_of("force-balanced, dropless")
     (1.0, None)
     """
-    found = re.search(r"capacity(?: factor)?[ =]+([\d.]+)", text.lower())
+    found = re.search(r"capacity(?: factor)?[ =]+(\d+(?:\.\d+)?)", text.lower())
     return float(found[1]) if found and float(found[1]) > 0 else None
 
 
@@ -240,9 +268,11 @@ def vocabulary_of(text: str) -> int | None:
     --------
     >>> vocabulary_of("128512 (128256 padded to a multiple of 512)"), vocabulary_of("51200 (yaml names ...)"), vocabulary_of("")
     (128512, 51200, None)
+    >>> vocabulary_of("128,256 (set in model config)")
+    128256
     """
-    found = re.match(r"(\d{4,7})\b", text.strip())
-    return int(found[1]) if found else None
+    found = re.match(r"(\d{4,7}|\d{1,4},\d{3})\b", text.strip())
+    return int(found[1].replace(",", "")) if found else None
 
 
 def offloaded_share(text: str, layers: int) -> float | None:
@@ -252,12 +282,25 @@ def offloaded_share(text: str, layers: int) -> float | None:
     --------
     >>> offloaded_share("activations of 40 layers to CPU", 80), offloaded_share("activation checkpoints to CPU", 32)
     (0.5, 1.0)
+    >>> offloaded_share("activation offload to CPU", 32), offloaded_share("fine-grained activation offload: fused_group_mlp", 32)
+    (1.0, None)
     """
     low = text.strip().lower()
     found = re.search(r"activations of (\d+) layers", low)
     if found:
         return min(1.0, int(found[1]) / layers)
-    return 1.0 if "activation checkpoints" in low or low.startswith("activations/") else None
+    return 1.0 if re.match(r"activations?(/| checkpoints| to | offload|$)", low) else None
+
+
+def optimizer_offloaded(text: str) -> bool:
+    """Return whether the optimizer's state lies on the host and is updated there.
+
+    Examples
+    --------
+    >>> optimizer_offloaded("activations/optimizer (ZeRO-3 offload)"), optimizer_offloaded("params+optimizer (CPU)"), optimizer_offloaded("none")
+    (True, True, False)
+    """
+    return re.search(r"optimizer.*(offload|cpu|host)|zero-?(3 )?offload", text.lower()) is not None
 
 
 def layers_by_chunk(text: str, stages: int, virtual: int) -> tuple[int, int] | None:
@@ -293,22 +336,27 @@ def _ends(chunks: Sequence[int], stages: int, virtual: int) -> tuple[int, int] |
 
 PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"fp4|nvfp4", "nvfp4"),
-    (r"fp8[- ]mx|mxfp8", "mxfp8"),
-    (r"fp8.*block", "fp8-blockwise"),
+    (r"fp8[-_ ]?mx|mx[-_ ]?fp8", "mxfp8"),
+    (r"fp8.*(block|sub-?channel|128x128)|fp8-sc\b", "fp8-blockwise"),
     (r"fp8", "fp8"),
-    (r"bf16", "bf16"),
-    (r"fp16", "fp16"),
-    (r"fp32|tf32", "fp32"),
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|float16|half", "fp16"),
+    (r"fp32|tf32|float32", "fp32"),
 )
 
 
 def precision_of(text: str) -> Precision | None:
-    """Return the precision of the linear layers' products.
+    """Return the precision of the linear layers' products; what stands in brackets counts only where nothing else tells.
 
     Examples
     --------
     >>> precision_of("fp8-cs"), precision_of("fp8-mx"), precision_of("fp4"), precision_of("fp16 (O2)"), precision_of("?")
     ('fp8', 'mxfp8', 'nvfp4', 'fp16', None)
+    >>> precision_of("bf16 (no fp8)"), precision_of("fp8 (tile/block-wise)"), precision_of("bfloat16")
+    ('bf16', 'fp8-blockwise', 'bf16')
     """
-    low = text.lower()
-    return next((name for pattern, name in PRECISIONS if re.search(pattern, low)), None)
+    whole = text.lower()
+    outside = whole.split("(")[0]
+    first = outside if not outside.strip().startswith("fp8") else whole  # what kind of fp8 may stand in brackets
+    names = (next((name for pattern, name in PRECISIONS if re.search(pattern, low)), None) for low in (first, whole))
+    return next((name for name in names if name), None)
