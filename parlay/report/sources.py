@@ -76,4 +76,5 @@ def expected_lines(e: Estimate, page: Page) -> list[str]:
     alike = f"nearest: {x.nearest}" if not x.far else f"no measured run is like it; the nearest is {x.nearest}"
     if not x.of_framework:
         alike = f"{alike}; none of them ran under {e.workload.framework}"
-    return wrap(f"expect {low} to {high} s a step: 8 in 10 of the {x.runs} nearest measured runs; {alike}", page, hang="  ")
+    told = f"expect {low} to {high} s a step, from the {x.runs} nearest measured runs: 8 in 10 lie in such a range"
+    return wrap(f"{told}; {alike}", page, hang="  ")
