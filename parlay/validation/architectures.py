@@ -15,7 +15,7 @@ from parlay.validation.sizes import Sizes, UnknownArchitecture
 
 __all__ = ["UnknownArchitecture", "architecture"]
 
-HYBRID_SAID = ("layer order evenly mixed", "Mamba: 256 heads of 64, 8 groups, state 256")
+MOST_POSITIONS = 1 << 20
 
 
 def architecture(name: str, arch: Mapping[str, Any]) -> tuple[ModelSpec, tuple[str, ...]]:
@@ -39,8 +39,8 @@ def architecture(name: str, arch: Mapping[str, Any]) -> tuple[ModelSpec, tuple[s
         Neither the catalog nor the source tells the shape, the name and the sizes in it contradict each other, or a
         printed size is none or does not fit the others.
     """
-    sizes = Sizes.of(name, arch)
     known, reason = find(name)
+    sizes = Sizes.of(name, arch, known.hidden if known else None)
     try:
         model, said = _built(sizes, known, reason)
         return _with_positions(model, sizes), said
@@ -54,7 +54,7 @@ def architecture(name: str, arch: Mapping[str, Any]) -> tuple[ModelSpec, tuple[s
 def _built(sizes: Sizes, known: ModelSpec | None, reason: str) -> tuple[ModelSpec, tuple[str, ...]]:
     routed = known is not None and any(isinstance(kind.mlp, MoeMlp) for kind in known.kinds.values())
     if sizes.get("mamba_layers") and not routed:
-        return hybrid(sizes, known), HYBRID_SAID
+        return hybrid(sizes, known)
     if sizes.cells.get("mla"):
         return latent(sizes, known), ()
     if sizes.get("experts") and not routed:
@@ -71,9 +71,12 @@ def _built(sizes: Sizes, known: ModelSpec | None, reason: str) -> tuple[ModelSpe
 
 def _with_positions(model: ModelSpec, sizes: Sizes) -> ModelSpec:
     """Return a model with learned positions as many as its printed number of parameters leaves for them."""
-    counted = sizes.cells.get("num_params")
-    if not isinstance(counted, int) or sizes.cells.get("pos") != "learned":
+    counted = sizes.get("num_params")
+    if counted is None or sizes.cells.get("pos") != "learned":
         return model
     bare = model.model_copy(update={"position_embeddings": 0})
-    rows = (counted - parameters(bare).total) // model.hidden
+    built = parameters(bare).total
+    rows = (counted - built) // model.hidden
+    if rows > MOST_POSITIONS or built > 1.01 * counted:
+        raise UnknownArchitecture(f"num_params of '{sizes.name[:80]}' is {counted}, but its sizes make {built}")
     return model.model_copy(update={"position_embeddings": max(0, rows)})

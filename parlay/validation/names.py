@@ -22,8 +22,12 @@ SIZE = re.compile(r"(?<![a-z0-9.])(a?)(\d+(?:\.\d+)?)([bmt])(?:x\d+e)?(?![a-z0-9
 
 # Spelling of a folded name -> ours, in this order.
 REWRITES: tuple[tuple[str, str], ...] = (
-    (r"^(nvidia|meta|megatron|nemo|mcore|google|microsoft|alibaba|mistralai|facebook|openai|pretrain|hf|bigscience)-", ""),
-    (r"^turing-megatron-", "turing-"),
+    (r"^megatron-?(lm)?-?(?=\d)", "gpt-"),
+    (
+        r"^(nvidia|meta|megatron-lm|megatron|nemo|mcore|google|microsoft|alibaba|mistralai|facebook|openai|pretrain|hf|bigscience)-",
+        "",
+    ),
+    (r"^bloomz", "bloom"),
     (r"\bds-?v?(?=\d)", "deepseek-v"),
     (r"nemotron-?v?(?=\d)", "nemotron-"),
     (r"nemotron-?h-?(?=\d)", "nemotron-h-"),
@@ -65,7 +69,8 @@ def find(name: str) -> tuple[ModelSpec | None, str]:
         if entry is None:
             continue
         model = OWN[entry]() if entry in OWN else load_model(entry)
-        objection = _objection(name, squash(words[:kept]), words[kept:], model)
+        rest = [word for word in words[kept:] if word not in entry.split("-")]
+        objection = _objection(name, squash(words[:kept]), rest, model)
         if not objection:
             return model, ""
         objections.append(objection)
@@ -80,7 +85,7 @@ def rewritten(name: str) -> str:
     >>> rewritten("DSV3"), rewritten("Qwen3_5_397B"), rewritten("llama32_1b"), rewritten("Meta-Llama-3.1-8B")
     ('deepseek-v3', 'qwen3.5-397b', 'llama3.2-1b', 'llama-3.1-8b')
     """
-    folded = fold(name)
+    folded = fold(name.replace("+", " plus"))
     for pattern, ours in REWRITES:
         folded = re.sub(pattern, ours, folded)
     return folded

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from parlay.models.load import load_model
-from parlay.models.spec import DenseMlp, LayerKind, ModelSpec
+from parlay.models.spec import LayerKind, ModelSpec
 from parlay.models.spec import Run as Layers
 from parlay.validation.shapes import dense, experts, hybrid
 from parlay.validation.sizes import Sizes
@@ -25,6 +25,12 @@ NARAYANAN = {
     "76.1b": (10240, 60, 80), "145.6b": (12288, 80, 96), "310.1b": (16384, 96, 128), "529.6b": (20480, 105, 128),
     "1008b": (25600, 128, 160),
 }  # fmt: skip
+# The same paper's models of 5.9B and 162.2B (sections 5.4.1 and 5.4.3); Shoeybi et al., arXiv:1909.08053, Table 1;
+# bigscience-workshop/bigscience train/tr8-104B-wide
+MEGATRON = {
+    "5.9b": (3840, 32, 32), "162.2b": (20480, 32, 128), "1.2b": (1536, 40, 16), "2.5b": (1920, 54, 20), "4.2b": (2304, 64, 24),
+    "8.3b": (3072, 72, 32), "104b": (11600, 64, 80),
+}  # fmt: skip
 # mosaicml/llm-foundry scripts/train/benchmarking/README.md and its yamls: learned positions, tied, vocabulary 50,368
 MPT = {
     "125m": (768, 12, 12), "350m": (1024, 24, 16), "760m": (1536, 24, 12), "1b": (2048, 24, 16), "3b": (2560, 32, 20),
@@ -32,6 +38,10 @@ MPT = {
 }  # fmt: skip
 # NVIDIA/NeMo nemo/collections/llm/gpt/model/nemotron.py
 NEMOTRON_3 = {"8b": (4096, 32, 32), "22b": (6144, 40, 48)}
+
+# A Mamba block, an MLP and attention as NeMo writes them
+NEMOTRON_H_56B = "M-M-M-M*-" + 9 * "M-M-M-M-M*-" + "M-M-M-M-M-"
+NEMOTRON_H_47B = "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-"
 
 # Other names -> catalog id or name of an own model. Llama 1 and 2, and 3 and 3.1, have the same sizes.
 ALIASES = {
@@ -47,12 +57,18 @@ ALIASES = {
     "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
     "gpt-175b": "gpt3-175b", "mt-nlg-530b": "gpt-530b", "turing-nlg-530b": "gpt-530b", "turing-530b": "gpt-530b",
     "gpt3-22b": "gpt-22b", "gpt3-530b": "gpt-530b", "gpt3-1t": "gpt-1t",
-    "gpt2-117m": "gpt2", "gpt2-124m": "gpt2", "gpt2-1.5b": "gpt2-xl",
+    "gpt-345m": "gpt2-medium", "gpt-j": "gpt-j-6b", "gpt2-117m": "gpt2", "gpt2-124m": "gpt2", "gpt2-1.5b": "gpt2-xl",
     "nemotron-340b": "nemotron-4-340b", "nemotron-15b": "nemotron-4-15b", "nemotron-4b": "minitron-4b",
     "nemotron-3-4b": "minitron-4b", "nemotron-4-22b": "nemotron-3-22b",
     "nemotron-3-nano": "nemotron-3-nano-30b-a3b", "nemotron-3-super": "nemotron-3-super-120b-a12b",
     "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
     "qwen3-coder-30b": "qwen3-30b-a3b", "qwen3-vl-30b": "qwen3-30b-a3b", "qwen3-vl-235b": "qwen3-235b-a22b",
+    "qwen3-next": "qwen3-next-80b-a3b", "qwen3-coder-480b": "qwen3-coder-480b-a35b", "mistral-nemo": "mistral-nemo-12b",
+    "glm-4.6": "glm-4.5", "glm-4.7": "glm-4.5", "mistral-small-3.2": "mistral-small-3.1",
+    "llama-3.1-nemotron-nano-8b": "llama-3-8b", "minimax-m2.1": "minimax-m2", "bloom-7.1b": "bloom-7b1", "bloom-7b": "bloom-7b1",
+    "vicuna-7b": "llama-2-7b", "vicuna-13b": "llama-2-13b", "alpaca-7b": "llama-2-7b", "command-r-35b": "command-r",
+    "llama-4-e16": "llama-4-scout", "llama-4-16e": "llama-4-scout",
+    "llama-4-e128": "llama-4-maverick", "llama-4-128e": "llama-4-maverick",
     "nanotron-llama-1b": "llama-1b-nanotron", "falcon-2-11b": "falcon-11b",
 }  # fmt: skip
 
@@ -73,24 +89,15 @@ def baichuan_13b(name: str, vocab: int) -> ModelSpec:
     return dense(Sizes.of(name, {"hidden": 5120, "layers": 40, "heads": 40, "ffn": 13696, "vocab": vocab}))[0]
 
 
-def nemotron_h_56b() -> ModelSpec:
-    """Return Nemotron-H 56B (arXiv:2504.03624, table 1)."""
-    arch = {
-        "hidden": 8192, "ffn": 32768, "mamba_layers": 54, "mlp_layers": 54, "attn_layers": 10, "heads": 64, "kv_heads": 8, "vocab": 131072,
-    }  # fmt: skip
-    return hybrid(Sizes.of("Nemotron-H-56B", arch), None)
-
-
-def nemotron_h_47b() -> ModelSpec:
-    """Return Nemotron-H 47B, cut from 56B (NVIDIA/NeMo nemo/collections/llm/gpt/model/ssm.py)."""
-    pattern = "M-M-M-M-M-M-M-M-M*-M-M-M-M-M-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-M-M---MM---M-M*-M-M-M-M-M-"
-    whole = nemotron_h_56b()
+def nemotron_h(name: str, width: int, pattern: str) -> ModelSpec:
+    """Return Nemotron-H 47B or 56B (arXiv:2504.03624, Table 1; layer patterns of NVIDIA/NeMo nemo/collections/llm/gpt/model/ssm.py)."""
     parts = {"M": "mamba", "-": "mlp", "*": "attention"}
-    mlp = whole.kinds["mlp"].model_copy(update={"mlp": DenseMlp(width=30720, gated=False, activation="relu2")})
+    arch = {
+        "hidden": 8192, "ffn": width, "mamba_layers": pattern.count("M"), "mlp_layers": pattern.count("-"),
+        "attn_layers": pattern.count("*"), "heads": 64, "kv_heads": 8, "vocab": 131072,
+    }  # fmt: skip
     layers = tuple(Layers(kinds=(parts[letter],), count=1) for letter in pattern)
-    return whole.model_copy(
-        update={"id": "nemotron-h-47b", "name": "Nemotron-H-47B", "kinds": {**whole.kinds, "mlp": mlp}, "layers": layers}
-    )
+    return hybrid(Sizes.of(name, arch), None)[0].model_copy(update={"layers": layers})
 
 
 def nemotron_3_5_lightning() -> ModelSpec:
@@ -133,8 +140,8 @@ def _own() -> Iterator[tuple[str, Callable[[], ModelSpec]]]:
     for size, shape in GPT3.items():
         for name in (f"gpt3-{size}", f"gpt-{size}"):
             yield name, partial(sized, f"GPT3-{size.upper()}", shape, vocab=50257)
-    for size, shape in NARAYANAN.items():
-        for name in (f"gpt3-{size}", f"gpt-{size}"):
+    for size, shape in (NARAYANAN | MEGATRON).items():
+        for name in (f"gpt3-{size}", f"gpt2-{size}", f"gpt-{size}"):
             yield name, partial(sized, f"GPT-{size.upper()}", shape, vocab=51200)
     for size, shape in MPT.items():
         yield f"mpt-{size}", partial(mpt, f"MPT-{size}", shape)
@@ -147,8 +154,8 @@ OWN: dict[str, Callable[[], ModelSpec]] = {
     **dict(_own()),
     "turing-nlg-17b": partial(sized, "Turing-NLG-17B", (4256, 78, 28), vocab=50257),  # Microsoft, 13 February 2020
     "t-nlg-17b": partial(sized, "Turing-NLG-17B", (4256, 78, 28), vocab=50257),
-    "nemotron-h-56b": nemotron_h_56b,
-    "nemotron-h-47b": nemotron_h_47b,
+    "nemotron-h-56b": partial(nemotron_h, "Nemotron-H-56B", 32768, NEMOTRON_H_56B),
+    "nemotron-h-47b": partial(nemotron_h, "Nemotron-H-47B", 30720, NEMOTRON_H_47B),
     "nemotron-3.5-lightning": nemotron_3_5_lightning,
     "llama-1b-nanotron": nanotron_llama_1b,
     "mixtral-8x3b": mixtral_8x3b,

@@ -118,7 +118,7 @@ def experts(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:
         kinds["dense"] = LayerKind(mixer=mixer, mlp=DenseMlp(width=sizes.need("ffn")))
     runs = (*_run("dense", first), *_run("experts", layers - first))
     vocab = sizes.need("vocab", known.vocab if known else None)
-    return _model(sizes, LLAMA, kinds, runs, hidden=known.hidden if known else None, vocab=vocab)
+    return _model(sizes, LLAMA, kinds, runs, vocab=vocab)
 
 
 def latent(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:
@@ -147,11 +147,11 @@ def latent(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:
     runs = (*_run("dense", first), *_run("experts", layers - first))
     style = dataclasses.replace(LLAMA, family="deepseek")
     vocab = sizes.need("vocab", known.vocab if known else None)
-    return _model(sizes, style, kinds, runs, hidden=known.hidden if known else None, vocab=vocab)
+    return _model(sizes, style, kinds, runs, vocab=vocab)
 
 
-def hybrid(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:
-    """Return a Nemotron-H model from its counts of Mamba, MLP and attention blocks (arXiv:2504.03624, Table 1)."""
+def hybrid(sizes: Sizes, known: ModelSpec | None) -> tuple[ModelSpec, tuple[str, ...]]:
+    """Return a Nemotron-H model from its counts of Mamba, MLP and attention blocks, in the order of the known model."""
     roles = {_role(kind): kind for kind in known.kinds.values()} if known else {}
     counted = Counter(_role(known.kinds[name]) for name in known.layer_names()) if known else Counter[str]()
     keys = {"mamba": "mamba_layers", "mlp": "mlp_layers", "attention": "attn_layers"}
@@ -165,7 +165,15 @@ def hybrid(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:
         head_dim=sizes.get("head_dim") or (attention.head_dim if attention else 128),
         rope=False,
     )
-    mamba = roles["mamba"].mixer if "mamba" in roles else Mamba2(heads=256, head_dim=64, groups=8, state=256)
+    said = []
+    mamba = roles["mamba"].mixer if "mamba" in roles else None
+    if mamba is None:
+        mamba = Mamba2(heads=256, head_dim=64, groups=8, state=256)  # of Nemotron-H 47B and 56B
+        said.append("Mamba: 256 heads of 64, 8 groups, state 256")
+    layers = tuple(Layers(kinds=(_role(known.kinds[name]),), count=1) for name in known.layer_names()) if known else ()
+    if counts != dict(counted):
+        layers = _mixed(counts)
+        said.append("layer order evenly mixed")
     mlp = DenseMlp(width=sizes.need("ffn", wide), gated=False, activation="relu2")
     kinds = {
         "mamba": LayerKind(mixer=mamba, mlp=NoMlp(), norms=1),
@@ -174,12 +182,12 @@ def hybrid(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:
     }
     style = dataclasses.replace(LLAMA, family="nemotron")
     vocab = sizes.need("vocab", known.vocab if known else None)
-    return _model(sizes, style, kinds, _mixed(counts), hidden=known.hidden if known else None, vocab=vocab)
+    return _model(sizes, style, kinds, layers, vocab=vocab), tuple(said)
 
 
 def changed(known: ModelSpec, sizes: Sizes) -> ModelSpec:
     """Return a known model with the printed sizes in place of its own; the model itself where all agree."""
-    hidden = sizes.get("hidden") or known.hidden
+    hidden = sizes.need("hidden")
     dense_too = any(isinstance(kind.mlp, DenseMlp) for kind in known.kinds.values())
     kinds = {name: _changed_kind(kind, sizes, known, dense_too) for name, kind in known.kinds.items()}
     update = {
@@ -219,7 +227,7 @@ def _changed_kind(kind: LayerKind, sizes: Sizes, known: ModelSpec, dense_too: bo
     elif isinstance(mixer, LatentAttention):
         mixer = _part(mixer, {"heads": sizes.get("heads") or mixer.heads})
     if isinstance(mlp, DenseMlp):
-        scaled = mlp.width * (sizes.get("hidden") or known.hidden) // known.hidden
+        scaled = mlp.width * sizes.need("hidden") // known.hidden
         mlp = _part(mlp, {"width": sizes.get("ffn") or scaled, "gated": sizes.flag("gated_ffn", mlp.gated)})
     elif isinstance(mlp, MoeMlp):
         mlp = _part(mlp, _routed(mlp, sizes, None if dense_too else sizes.get("ffn")))
@@ -243,7 +251,7 @@ def _shared(sizes: Sizes, width: int, known: int = 0) -> int:
 
 def _grouped(mixer: GroupedAttention, sizes: Sizes, known_hidden: int) -> dict[str, Any]:
     """Return what printed sizes change of attention; heads as wide as hidden / heads stay so."""
-    hidden, heads = sizes.get("hidden") or known_hidden, sizes.get("heads") or mixer.heads
+    hidden, heads = sizes.need("hidden"), sizes.get("heads") or mixer.heads
     kept = (hidden, heads) == (known_hidden, mixer.heads) or mixer.heads * mixer.head_dim != known_hidden
     return {
         "heads": heads,
@@ -268,10 +276,10 @@ def _even(sizes: Sizes, hidden: int, heads: int) -> int:
 
 def _model(
     sizes: Sizes, style: Style, kinds: Mapping[str, LayerKind], layers: tuple[Layers, ...],
-    hidden: int | None = None, vocab: int = VOCAB,
+    vocab: int = VOCAB,
 ) -> ModelSpec:  # fmt: skip
     return ModelSpec(
-        id=fold(sizes.name), name=sizes.name, family=style.family, hidden=sizes.need("hidden", hidden),
+        id=fold(sizes.name), name=sizes.name, family=style.family, hidden=sizes.need("hidden"),
         vocab=sizes.need("vocab", vocab), norm=style.norm, tied_embeddings=sizes.flag("tied_embeddings", style.tied),
         position_embeddings=style.positions, embedding_norm=style.embedding_norm, dropout=style.dropout, kinds=dict(kinds),
         layers=layers, source=PRINTED,

@@ -25,15 +25,9 @@ KEYS = {
     "v_head_dim": "v",
 }  # fmt: skip
 MOST_LAYERS = 10_000
-MAY_BE_NONE = {
-    "q_lora",
-    "shared_ffn",
-    "shared_experts",
-    "dense_layers",
-    "mamba_layers",
-    "mlp_layers",
-    "attn_layers",
-}  # 0 is a size
+MAY_BE_NONE = {  # 0 of these is none of them
+    "q_lora", "shared_ffn", "shared_experts", "dense_layers", "mamba_layers", "mlp_layers", "attn_layers", "experts", "topk", "expert_ffn",
+}  # fmt: skip
 WORDS = {
     "heads": "number of heads",
     "layers": "number of layers",
@@ -60,13 +54,15 @@ class Sizes:
     latent: Mapping[str, Any]  # the cells of "mla"
 
     @classmethod
-    def of(cls, name: str, arch: Mapping[str, Any]) -> Sizes:
-        """Return the sizes of a row; a number of layers may stand in the name alone."""
+    def of(cls, name: str, arch: Mapping[str, Any], hidden: int | None = None) -> Sizes:
+        """Return the sizes of a row; a number of layers may stand in the name alone, `hidden` is that of the known model."""
         cells = _ours(arch)
         inner = cells.get("mla")
         sizes = cls(name, cells, _ours(inner) if isinstance(inner, Mapping) else {})
         if sizes.get("layers") is None and (layers := layers_in_name(name)) is not None:
             cells["layers"] = layers
+        if sizes.get("hidden") is None and hidden:
+            cells["hidden"] = hidden
         return sizes
 
     def get(self, key: str) -> int | None:
@@ -106,6 +102,8 @@ class Sizes:
             text = value.strip().lower()
             if found := TIMES_HIDDEN.match(text):
                 return round(float(found[1]) * self.need("hidden"))
+            if key == "vocab" and (found := re.match(r"(\d{1,4})k\b", text)):
+                return int(found[1]) * 1000
             if found := SIZE.match(text):
                 return int(re.sub("[,_]", "", found[1]))
         raise UnknownArchitecture(f"{key} of '{self.name[:80]}' is '{str(value)[:40]}', not a size")
