@@ -100,7 +100,7 @@ class Sizes:
             return int(value)
         if isinstance(value, str):
             text = value.strip().lower()
-            if found := TIMES_HIDDEN.match(text):
+            if key != "hidden" and (found := TIMES_HIDDEN.match(text)):
                 return round(float(found[1]) * self.need("hidden"))
             if key == "vocab" and (found := re.match(r"(\d{1,4})k\b", text)):
                 return int(found[1]) * 1000

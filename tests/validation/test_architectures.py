@@ -266,6 +266,7 @@ def test_printed_experts_change_a_known_model():
         ("Llama3-8B", {"hidden": 0}, "hidden of 'Llama3-8B' is 0"),
         ("Llama3-8B", {"layers": "all"}, "layers of 'Llama3-8B' is 'all', not a size"),
         ("Llama3-8B", {"layers": 10**9}, "more than any model has"),
+        ("Llama3-8B", {"hidden": "4h"}, "hidden of 'Llama3-8B' is '4h', not a size"),
         ("Llama3-8B", {"hidden": True}, "hidden of 'Llama3-8B' is 'True', not a size"),
         ("Llama3-8B", {"gated_ffn": "perhaps"}, "neither true nor false"),
         ("Mixtral-8x7B", {"topk": 9}, "top_k (9) cannot exceed experts (8)"),
