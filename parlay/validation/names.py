@@ -18,7 +18,8 @@ from parlay.validation.shapes import fold
 
 NEAR = 0.15  # a size in a name may be off by this share: "GPT-OSS 120B" has 116.8B, nanotron's 1B 1.11B
 UNITS = {"m": 1e6, "b": 1e9, "t": 1e12}
-SIZE = re.compile(r"(?<![a-z0-9.])(a?)(\d+(?:\.\d+)?)([bmt])(?:x\d+e)?(?![a-z0-9]|-(?:tok|param))")
+SIZE = re.compile(r"(?<![a-z0-9.])(a?)(\d+(?:\.\d+)?)([bmt])(?:x\d+e)?(-active)?(?![a-z0-9]|-(?:tok|param))")
+LEAST = 10e6  # "Llama3-8B-1M" speaks of the context
 
 # Spelling of a folded name -> ours, in this order.
 REWRITES: tuple[tuple[str, str], ...] = (
@@ -35,21 +36,8 @@ REWRITES: tuple[tuple[str, str], ...] = (
     (r"^(nemotron-\d)-(\d)(?=-(\d|lightning))", r"\1.\2"),
 )
 NEUTRAL = {
-    "instruct",
-    "chat",
-    "base",
-    "hf",
-    "text",
-    "math",
-    "coder",
-    "moe",
-    "dense",
-    "chinese",
-    "like",
-    "model",
-    "proxy",
-    "thinking",
-}
+    "instruct", "chat", "base", "hf", "text", "math", "coder", "moe", "dense", "chinese", "like", "model", "proxy", "thinking",
+}  # fmt: skip
 # Words that name another model where they follow a known name
 OTHERS = {
     "lite", "mini", "distill", "distilled", "multimodal", "vision", "vl", "omni", "audio", "flash", "nano", "super", "ultra",
@@ -133,10 +121,10 @@ def _objection(name: str, key: str, rest: list[str], model: ModelSpec) -> str:
         return f"the shape of '{name[:80]}' is not known: it says '{other}', so it is not {model.name}"
     counts = parameters(model)
     experts = re.search(r"\d+e\b", fold(name)) is not None  # "17b-128e" is the active size
-    for active, number, unit in SIZE.findall(rewritten(name)):
-        size = float(number) * UNITS[unit]
+    for before, number, unit, after in SIZE.findall(rewritten(name)):
+        size, active = float(number) * UNITS[unit], before or after
         allowed = [counts.active] if active else [counts.total, counts.active] if experts else [counts.total]
-        if f"{number}{unit}" not in key and all(abs(size / count - 1) > NEAR for count in allowed):
+        if size >= LEAST and f"{number}{unit}" not in key and all(abs(size / count - 1) > NEAR for count in allowed):
             said = f"{'active ' if active else ''}{number}{unit.upper()}"
             return (
                 f"'{name[:80]}' says {said}, but {model.name} has {allowed[0] / 1e9:.3g}B parameters{' active' if active else ''}"

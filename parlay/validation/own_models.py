@@ -69,6 +69,10 @@ ALIASES = {
     "vicuna-7b": "llama-2-7b", "vicuna-13b": "llama-2-13b", "alpaca-7b": "llama-2-7b", "command-r-35b": "command-r",
     "llama-4-e16": "llama-4-scout", "llama-4-16e": "llama-4-scout",
     "llama-4-e128": "llama-4-maverick", "llama-4-128e": "llama-4-maverick",
+    "olmo-2-1124-7b": "olmo-2-7b", "olmo-2-1124-13b": "olmo-2-13b", "olmo-2-0325-32b": "olmo-2-32b",
+    "smollm-135m": "smollm2-135m", "tinyllama": "tinyllama-1.1b", "dots1": "dots.llm1", "kimi-linear": "kimi-linear-48b-a3b",
+    "llama-2-34b": "codellama-34b", "gpt3-xl": "gpt3-1.3b", "nemotron-nano-9b": "nemotron-nano-9b-v2",
+    "nemotron-nano-12b": "nemotron-nano-12b-v2",
     "nanotron-llama-1b": "llama-1b-nanotron", "falcon-2-11b": "falcon-11b",
 }  # fmt: skip
 

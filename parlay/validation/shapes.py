@@ -101,8 +101,9 @@ def dense(sizes: Sizes) -> tuple[ModelSpec, tuple[str, ...]]:
             "activation": style.activation if gated == style.gated else "silu" if gated else "gelu",
         }
     )
-    said = ("MLP width 4 x hidden (not printed)",) if width is None else ()
-    return _model(sizes, style, {"block": LayerKind(mixer=_attention(sizes, style), mlp=mlp)}, _run("block", layers)), said
+    said = ["MLP width 4 x hidden (not printed)"] * (width is None)
+    said += [f"vocabulary of {VOCAB:,} (not printed)"] * (style.gated and sizes.get("vocab") is None)
+    return _model(sizes, style, {"block": LayerKind(mixer=_attention(sizes, style), mlp=mlp)}, _run("block", layers)), tuple(said)
 
 
 def experts(sizes: Sizes, known: ModelSpec | None) -> ModelSpec:

@@ -36,7 +36,7 @@ WORDS = {
     "vocab": "vocabulary",
 }
 NOT_PRINTED = {"", "-", "?", "n/a", "na", "none", "null", "unknown", "not stated", "not printed"}
-SIZE = re.compile(r"[~≈=]?\s*(\d{1,3}(?:[,_]\d{3})+|\d{1,15})(?:\.0*)?(?![\d.]|\s*[a-z]\b)")
+SIZE = re.compile(r"[~≈=]?\s*(\d{1,3}(?:[,_]\d{3})+|\d{1,15})(?:\.0*)?(?![\d.]|\s*[a-z]\b|\s*/|-\d)")
 TIMES_HIDDEN = re.compile(r"(\d{1,3}(?:\.\d+)?)\s*[x*·]?\s*(?:h|hidden)\b")
 YES, NO = {"true", "yes", "1", "on"}, {"false", "no", "0", "off"}
 
@@ -114,13 +114,13 @@ def _ours(cells: Mapping[str, Any]) -> dict[str, Any]:
     return {KEYS[key]: value for key, value in cells.items() if key in KEYS} | {k: v for k, v in cells.items() if k not in KEYS}
 
 
-def layers_in_name(name: str) -> int | None:
-    """Return the number of layers that a name tells.
+def layers_in_name(name: str) -> str | None:
+    """Return the number of layers that a name tells, as it tells it: a part such as 1/8 is no number.
 
     Examples
     --------
-    >>> layers_in_name("DeepSeek-V3 (4 layers)"), layers_in_name("DeepSeek-V3 12L"), layers_in_name("Llama3-8B")
-    (4, 12, None)
+    >>> layers_in_name("DeepSeek-V3 (4 layers)"), layers_in_name("DeepSeek-V3 12L"), layers_in_name("Llama3-8B, 4 of 32 layers")
+    ('4', '12', '4')
     """
-    found = re.search(r"(?<![\w.])(\d{1,6})[ _-]?(?:layers?|l)\b", name.lower().replace("_", " "))
-    return int(found[1]) if found else None
+    found = re.search(r"(?<![\w.])(\d{1,6}(?:/\d+)?)(?: of \d+)?[ -]?(?:layers?|l)\b", name.lower().replace("_", " "))
+    return found[1] if found else None

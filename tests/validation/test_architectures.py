@@ -14,7 +14,7 @@ from parlay.validation.own_models import ALIASES, OWN
 # Catalog id -> spellings of sources
 CATALOG = {
     "llama-3-8b": ["Llama3-8B", "LLAMA3_8B", "Meta-Llama-3-8B", "meta-llama/Meta-Llama-3.1-8B", "Llama3_1_8B", "Llama 3 8B 128K",
-                   "DeepSeek-R1-Distill-Llama-8B", "llama31-8b", "LLaMA-3-8B (FP8)"],
+                   "DeepSeek-R1-Distill-Llama-8B", "llama31-8b", "LLaMA-3-8B (FP8)", "Llama3-8B-1M"],
     "llama-3-70b": ["Llama3.1-70B-Instruct", "Llama-3.1-Nemotron-70B", "LLAMA3_70B"],
     "llama-3.3-70b": ["Llama3.3 70B", "DeepSeek-R1-Distill-Llama-70B"],
     "llama-3.1-405b": ["Llama3-405B", "LLAMA3.1_405B", "Llama31_405B"],
@@ -25,7 +25,7 @@ CATALOG = {
     "llama-1-65b": ["LLaMA-65B"],
     "llama-4-scout": ["Llama4-17Bx16E (Scout)", "llama4-17b-16e", "Llama 4 Scout", "Llama4_E16"],
     "llama-4-maverick": ["Llama4-17Bx128E", "Llama4 Maverick (400B)", "LLAMA4_E128"],
-    "deepseek-v3": ["DeepSeek_V3", "DSV3", "DeepSeek-R1", "DeepSeek-V3.1", "DeepSeek-V3-0324", "DeepSeek-V3 671B"],
+    "deepseek-v3": ["DeepSeek_V3", "DSV3", "DeepSeek-R1", "DeepSeek-V3.1", "DeepSeek-V3-0324", "DeepSeek-V3 671B", "DeepSeek V3 37B active"],
     "deepseek-v2": ["DeepSeek-V2", "DeepSeek-V3 236B"],
     "deepseek-v2-lite": ["deepseekv2lite", "DeepSeek-V2Lite", "DeepSeek-V3 16B"],
     "deepseek-v3.2": ["DeepSeek-V3.2-Exp"],
@@ -85,6 +85,8 @@ REFUSED = {
     "Llama3-8B/70B": "says 70B",
     "Grok-1.5": "neither in the catalog nor printed",
     "GPT (scripts are 1.3B and 30B)": "neither in the catalog nor printed",
+    "Llama3-8B (1/8 layers)": "is '1/8', not a size",
+    "DeepSeek-V3 20B active": "says active 20B, but DeepSeek-V3 has 37.6B",
     "Llama3-8B (0 layers)": "layers of 'Llama3-8B (0 layers)' is 0",
 }
 
@@ -143,7 +145,7 @@ def test_every_other_name_means_something():
 
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("DeepSeek-V3 4L", 4), ("DeepSeek-V3 (1 layer)", 1), ("DeepSeek-V3, 4 layers", 4), ("deepseek_v3_12L", 12), ("Llama3-8B (64 layers)", 64)],
+    [("DeepSeek-V3 4L", 4), ("DeepSeek-V3 (1 layer)", 1), ("DeepSeek-V3, 4 layers", 4), ("deepseek_v3_12L", 12), ("Llama3-8B (4 of 32 layers)", 4), ("Llama3-8B (64 layers)", 64)],
 )  # fmt: skip
 def test_layers_that_a_name_tells(name, layers):
     assert built(name).layer_count == layers
