@@ -48,7 +48,18 @@ CLUSTERS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 # Cards of the catalog that are sold for PCIe slots: taken as eight in a server, like the catalog's server of L40S.
-CARDS = ("a100-pcie", "a100-pcie-40gb", "h100-pcie", "h100-nvl", "h200-nvl", "a10g", "l4", "rtx-4090", "rtx-6000-ada", "rtx-pro-6000")
+CARDS = (
+    "a100-pcie",
+    "a100-pcie-40gb",
+    "h100-pcie",
+    "h100-nvl",
+    "h200-nvl",
+    "a10g",
+    "l4",
+    "rtx-4090",
+    "rtx-6000-ada",
+    "rtx-pro-6000",
+)
 CARD_SERVER = "8x-"
 
 
@@ -77,7 +88,9 @@ def device_as_written(name: str) -> str:
     >>> device_as_written("NVIDIA H100 SXM5"), device_as_written("A100-SXM4-40GB"), device_as_written("a100-80gb-pcie")
     ('h100-sxm', 'a100-sxm-40gb', 'a100-pcie')
     """
-    words = [word for word in re.split(r"[\s_-]+", name.strip().lower()) if word not in ("nvidia", "amd", "instinct", "tesla", "intel")]
+    words = [
+        word for word in re.split(r"[\s_-]+", name.strip().lower()) if word not in ("nvidia", "amd", "instinct", "tesla", "intel")
+    ]
     words = [re.sub(r"^sxm\d$", "sxm", word) for word in words if not re.fullmatch(r"hbm\de?", word)]
     if "pcie" in words:
         size = [word for word in words if word == "40gb"]

@@ -37,7 +37,9 @@ def map_ci(run: Run) -> Case | Unmapped:
         layout = _layout(run, args, said)
         workload = _workload(run, args, layout.dp, said)
         if workload.global_batch < layout.dp * layout.micro_batch:
-            return Unmapped(run, f"its batch of {workload.global_batch} gives {layout.dp} data-parallel ranks no micro-batch each")
+            return Unmapped(
+                run, f"its batch of {workload.global_batch} gives {layout.dp} data-parallel ranks no micro-batch each"
+            )
     except ParlayError as error:
         return Unmapped(run, error.message)
     except (*ODD, RecursionError) as error:

@@ -46,6 +46,8 @@ GIB = float(1 << 30)
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"  # in a sentence: thousands may be parted by commas, and a full stop may follow
 # What sources write into a cell that has no value.
 NOTHING = frozenset(("", "-", "--", "n/a", "na", "none", "null", "unknown", "not stated", "not printed", "?"))
+# Units that a cell may repeat, in the column's own; GB of these sources are GiB, and lengths of so many k are powers of two.
+UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "gib": 1.0, "gb": 1.0, "k": 1024.0, "ki": 1024.0}
 SILENT = ("unknown", "not stated", "not printed")  # settings that say no more than an empty cell
 
 
@@ -129,8 +131,10 @@ class Cells:
         text = self.text(name).replace(",", "").removeprefix("~").strip()
         if text.lower() in NOTHING:
             return None
+        number, unit = re.fullmatch(r"(.*?) ?([a-zA-Z]*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        scale = UNITS.get(unit.lower()) if number else None
         try:
-            value = float(text)
+            value = float(text) if scale is None else float(number) * scale
         except ValueError:
             self.problems.append(f"{name} is '{text[:40]}', not a number")
             return None

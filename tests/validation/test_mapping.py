@@ -78,7 +78,7 @@ BY_HAND = {
         {"overlap_grad_reduce": False, "overlap_param_gather": False, "cross_entropy": "te", "gradient_dtype": "fp32"},
     ),
     "dgxc-llama405b-011": (
-        "dgx-h100", "llama3.1-405b",
+        "dgx-h100", "llama-3.1-405b",
         {"tp": 8, "cp": 2, "pp": 9, "vpp": 7, "dp": 8},
         {"cross_entropy": "fused", "vocab_multiple": 1, "framework_date": "2024-09-30", "precision": "fp8"},
     ),
@@ -134,7 +134,7 @@ def test_by_hand(runs, name):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("bloom-003", "shape of 'BLOOM-dev GPT 194B'"),
+        ("bloom-003", "shape of 'BLOOM-dev GPT 194B' is not known"),
         ("paddlenlp-001", "neither the global batch nor the micro-batch"),
         ("megascale-001", "layout is not printed"),
         ("torchtune-002", "no cluster of the catalog has the device 'a6000'"),

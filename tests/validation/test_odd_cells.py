@@ -158,6 +158,16 @@ def test_an_mfu_alone_is_said_to_be_one(file_of):
     assert found.unpredicted[0].reason.endswith("an MFU alone")
 
 
+@pytest.mark.parametrize(("column", "text", "name", "value"), [
+    ("step_time_s", "12.3 s", "step_s", 12.3), ("step_time_s", "12300 ms", "step_s", 12.3), ("step_time_s", "~12.3", "step_s", 12.3),
+    ("seq_len", "8k", "seq_len", 8192), ("num_gpus", "1,024", "gpus", 1024),
+])  # fmt: skip
+def test_numbers_with_the_unit_of_their_column(file_of, column, text, name, value):
+    run = read_runs(file_of(ROW | {column: text})[0])[0]
+    assert getattr(run, name) == pytest.approx(value)
+    assert not run.problems
+
+
 def test_memory_that_is_no_number_leaves_the_speed(file_of):
     found = validate_runs(read_runs(file_of(ROW | {"peak_memory_gb": "OOM"})[0]))
     assert found.predictions[0].memory == ()
