@@ -21,6 +21,7 @@ from parlay.estimate.placement import copies_of_a_stage, data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, weakest
+from parlay.estimate.tied import tied_gradient
 from parlay.formulas.buffers import shard_copy_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
@@ -97,12 +98,15 @@ def data_parallel(
             Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", transfer, reduced, source, note=OF_LARGEST),
             Term("step.exposed.dp_gather", "weight gathering", gather, "s", transfer, gathered, source, note=OF_LARGEST),
             Term("step.exposed.dp_copies", "shard copies", copies, "s", "buffers.shard_copy_bytes", around, copy_source),
+            *((tied,) if tied else ()),
         )
 
     owned = Owned.of(layouts, stages, pipes)
     optimizer = _STEPS.of_columns(question, owned.columns, lambda: _optimizer(settings, owned, rates), stages.listed)
     optimizer = spread(optimizer, owned.rows, owned.row_of)
-    return DataParallel(reduce + gather + copies, hidden, lost, explain, optimizer, sources[0])
+    tied = tied_gradient(model, cluster, workload, settings, layouts, stages, rates)
+    exposed = reduce + gather + copies + (tied.value if tied else 0.0)
+    return DataParallel(exposed, hidden, lost, explain, optimizer, sources[0])
 
 
 def _moved(
