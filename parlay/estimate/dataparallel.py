@@ -23,6 +23,7 @@ from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, weakest
 from parlay.estimate.tied import tied_gradient
 from parlay.formulas.buffers import shard_copy_bytes
+from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
@@ -335,9 +336,9 @@ def _optimizer(settings: Settings, owned: Owned, rates: Rates) -> Term:
     dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
     mine = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
     on_device = mine * (1.0 - layouts.offload_optimizer[:, None])
-    sharded = np.where((layouts.zero == 3)[:, None], settings.sharded_gradient_bytes - settings.gradient_bytes, 0.0)
-    touched = on_device * (settings.optimizer_traffic_bytes + sharded)
-    stream = rates.stream(touched, "optimizer")
+    below, fully = settings.step_of(sharded=False), settings.step_of(sharded=True)
+    each = np.where((layouts.zero == 3)[:, None], step_traffic_bytes(1.0, **fully), step_traffic_bytes(1.0, **below))
+    stream = rates.stream(on_device * each, "optimizer")
     hosted = mine * layouts.offload_optimizer[:, None]
     # The host updates its share itself: gradients go down and weights come back over the host link.
     source, copies = stream.source, np.zeros_like(mine)
@@ -350,8 +351,7 @@ def _optimizer(settings: Settings, owned: Owned, rates: Rates) -> Term:
     return Term(
         "step.optimizer", "optimizer", seconds, "s", "optimizer_state.step_traffic_bytes", source=source,
         inputs={
-            "parameters_owned": mine.max(axis=1), "weight_bytes": settings.weight_bytes, "master_bytes": settings.master_bytes,
-            "moments_bytes": settings.states_bytes,
-            "gradient_bytes": np.where(layouts.zero == 3, settings.sharded_gradient_bytes, settings.gradient_bytes),
+            "parameters_owned": mine.max(axis=1),
+            **{name: np.where(layouts.zero == 3, fully[name], value) for name, value in below.items()},
         },
     )  # fmt: skip

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from parlay.errors import UsageError
 from parlay.estimate.kept import Kept
-from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS, CrossEntropy, Framework, Optimizer, Precision, StateDtype
 from parlay.layouts.workload import Workload
@@ -147,6 +146,19 @@ DEFAULTS: dict[Framework, Defaults] = {
 }  # fmt: skip
 
 
+# Passes over the gradients before Adam: their norm reads them once. PyTorch's clip_grad_norm_ (torchtitan, nanotron) and
+# DeepSpeed's unscale_and_clip_grads multiply in place whatever the norm is, Megatron only a norm above the limit, which is
+# left out; the scaler of its fp16 steps reads and writes them once more (core/optimizer/optimizer.py, prepare_grads).
+GRADIENT_PASSES: dict[Framework, float] = {
+    "megatron-core": 1.0,
+    "hai-llm": 1.0,
+    "torchtitan": 3.0,
+    "deepspeed": 3.0,
+    "nanotron": 3.0,
+}
+UNSCALING_PASSES = 2.0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
     """A workload with nothing left open, for one device; bytes are per parameter or per element."""
@@ -163,6 +175,9 @@ class Settings:
     left_bytes: float  # of those, what is freed only when the next step begins
     sharded_left_bytes: float  # at ZeRO stage 3
     reduce_bytes: float
+    gradient_passes: float  # over the gradients before the optimizer's kernel
+    converted_bytes: tuple[float, float]  # of the copy that it reads in place of a gradient, below and at ZeRO stage 3
+    copied_bytes: float  # of a main weight that a pass of its own reads to write the weight
     loss: LossBytes
     vocab_multiple: int
     overlap_grad_reduce: bool
@@ -206,17 +221,13 @@ class Settings:
         """Bytes of all states that the optimizer keeps of a parameter; adafactor's factors are a few for a whole matrix."""
         return {"adamw": self.moments_bytes, "adamw-8bit": 2.0, "adafactor": 0.0, "muon": 4.0, "sgd": 4.0}[self.optimizer]
 
-    @property
-    def optimizer_traffic_bytes(self) -> float:
-        """Bytes read and written per owned parameter in a step: gradient read; states read and written; weight written."""
-        each = step_traffic_bytes(
-            1.0,
-            gradient_bytes=self.gradient_bytes,
-            master_bytes=self.master_bytes,
-            moments_bytes=self.states_bytes,
-            weight_bytes=self.weight_bytes,
-        )
-        return float(each)
+    def step_of(self, *, sharded: bool) -> dict[str, float]:
+        """Return the arguments of `optimizer_state.step_traffic_bytes`, of ZeRO stage 3 or below."""
+        return {
+            "gradient_bytes": self.sharded_gradient_bytes if sharded else self.gradient_bytes,
+            "master_bytes": self.master_bytes, "moments_bytes": self.states_bytes, "weight_bytes": self.weight_bytes,
+            "passes": self.gradient_passes, "converted_bytes": self.converted_bytes[sharded], "copied_bytes": self.copied_bytes,
+        }  # fmt: skip
 
 
 class _Chooser:
@@ -291,6 +302,10 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         sharded_step_bytes=_step_bytes(who, base, sharded, master, moment),
         left_bytes=_gradient_copies(who, grad, master, moment),
         sharded_left_bytes=_gradient_copies(who, sharded, master, moment),
+        gradient_passes=GRADIENT_PASSES[who]
+        + (UNSCALING_PASSES if workload.precision == "fp16" and who in FUSED_LAYERS else 0.0),
+        converted_bytes=(_converted_bytes(who, grad, master, moment), _converted_bytes(who, sharded, master, moment)),
+        copied_bytes=0.0 if own_master or master != "fp32" or (who == "megatron-core" and moment != "fp32") else BYTES[master],
         reduce_bytes=BYTES[sharded if who == "megatron-core" else base.reduce],  # Megatron-FSDP reduces in its gradients' format
         loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
         vocab_multiple=vocab,
@@ -408,8 +423,17 @@ def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, momen
     distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are. Megatron-FSDP
     converts them to the main weights' format as well (megatron_fsdp/param_and_grad_buffer.py, update_main_grads).
     """
-    precision_aware = master != "fp32" or moment != "fp32"
-    return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not precision_aware else 0.0
+    return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not _precision_aware(master, moment) else 0.0
+
+
+def _precision_aware(master: StateDtype, moment: StateDtype) -> bool:
+    """Return whether Megatron's optimizer reads gradients and writes weights in formats of its own, within its kernel."""
+    return master != "fp32" or moment != "fp32"
+
+
+def _converted_bytes(who: Framework, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
+    """Return the bytes of the fp32 copy of a gradient that the optimizer's kernel reads (DeepSpeed stage_1_and_2.py:2340-2400)."""
+    return 4.0 if who == "deepspeed" and BYTES[grad] < 4 else _gradient_copies(who, grad, master, moment)
 
 
 def _overlap(what: str, default: bool) -> str:

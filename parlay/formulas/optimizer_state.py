@@ -322,10 +322,17 @@ def step_traffic_bytes(
     master_bytes: ArrayLike = 4,
     moments_bytes: ArrayLike = 8,
     weight_bytes: ArrayLike = 2,
+    passes: ArrayLike = 0,
+    converted_bytes: ArrayLike = 0,
+    copied_bytes: ArrayLike = 0,
 ) -> Real:
-    r"""Return the bytes an optimizer step reads and writes: gradient read, states read and written, weight written.
+    r"""Return the bytes an optimizer step reads and writes: gradient, states and weight, and what comes before and after its kernel.
 
-    $$ T = P \left( g + 2 (q + o) + w \right) $$
+    The kernel reads the gradient, reads and writes the states and writes the weight, which it reads too where no main weight
+    stands beside it. Gradients may be copied first to another format of c bytes (then g' = c, else g' = g), and are gone over k
+    times for their norm, to unscale and to clip them; a pass of its own may read d bytes of main weights to write the others:
+
+    $$ T = P \left( [c > 0] (g + c) + g' (1 + k) + 2 (q + o) + w + d + [q = 0]\,w \right) $$
 
     Parameters
     ----------
@@ -334,11 +341,17 @@ def step_traffic_bytes(
     gradient_bytes : array_like, default 4
         Bytes of a gradient. [B]
     master_bytes : array_like, default 4
-        Bytes of a main weight. [B]
+        Bytes of a main weight; 0 where the weight itself is updated. [B]
     moments_bytes : array_like, default 8
         Bytes of all moments of a parameter. [B]
     weight_bytes : array_like, default 2
         Bytes of the weight used in compute. [B]
+    passes : array_like, default 0
+        Times that gradients are read or written before the kernel. [-]
+    converted_bytes : array_like, default 0
+        Bytes of the copy that the kernel reads in place of the gradient; 0 = none. [B]
+    copied_bytes : array_like, default 0
+        Bytes of a main weight that a pass of its own reads to write the weight; 0 = none. [B]
 
     Returns
     -------
@@ -348,27 +361,37 @@ def step_traffic_bytes(
     Raises
     ------
     FormulaDomainError
-        If a size is negative.
+        If a size is negative, or `passes` is no whole number.
 
     Notes
     -----
-    One fused kernel. Gradient norm and clipping read the gradients once or twice more; that is left out.
+    By default one fused kernel. A norm is one pass, unscaling or clipping in place two.
 
     Examples
     --------
     >>> float(step_traffic_bytes(1e9))
     30000000000.0
 
+    Megatron-core in bf16 with fp32 gradients takes their norm and copies the main weights to the others:
+
+    >>> float(step_traffic_bytes(1e9, passes=1, copied_bytes=4))
+    38000000000.0
+
     References
     ----------
     .. [1] TransformerEngine d0067d0d, transformer_engine/pytorch/optimizers/fused_adam.py.
+    .. [2] Megatron-LM d98e8a64, megatron/core/optimizer/optimizer.py, MixedPrecisionOptimizer.
     """
     P = _check.real("parameters", parameters, low=0)
     g = _check.real("gradient_bytes", gradient_bytes, low=0)
     q = _check.real("master_bytes", master_bytes, low=0)
     o = _check.real("moments_bytes", moments_bytes, low=0)
     w = _check.real("weight_bytes", weight_bytes, low=0)
-    return P * (g + 2 * (q + o) + w)
+    k = _check.whole("passes", passes, low=0)
+    c = _check.real("converted_bytes", converted_bytes, low=0)
+    d = _check.real("copied_bytes", copied_bytes, low=0)
+    converting, read = np.where(c > 0, g + c, 0.0), np.where(c > 0, c, g)
+    return P * (converting + read * (1 + k) + 2 * (q + o) + w + d + np.where(q == 0, w, 0.0))
 
 
 def checkpoint_bytes(

@@ -4,6 +4,7 @@ import pytest
 
 from parlay.errors import UsageError
 from parlay.estimate.frameworks import COMPILED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL, resolve
+from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.load import load_device
 from parlay.layouts.workload import Workload
 
@@ -114,8 +115,9 @@ def test_copies_of_bf16_gradients_are_left_after_the_step():
 
 def test_optimizer_traffic():
     """Megatron with Adam: 4 read, 12 read and written, 2 written."""
-    assert settings().optimizer_traffic_bytes == 4 + 24 + 2
-    assert settings(optimizer="sgd").optimizer_traffic_bytes == 4 + 16 + 2
+    kernel = settings().step_of(sharded=False)
+    assert step_traffic_bytes(1, **kernel) == 4 + 24 + 2 + 4 + 4  # the norm reads gradients, the copy main weights
+    assert step_traffic_bytes(1, **settings(optimizer="sgd").step_of(sharded=False)) == 4 + 16 + 2 + 4 + 4
 
 
 def test_the_moments_that_are_said_are_those_that_are_priced():

@@ -78,6 +78,18 @@ def test_step_traffic_of_adam_and_of_bf16_states():
     assert state.step_traffic_bytes(10, gradient_bytes=2, master_bytes=2, moments_bytes=4) == 10 * (2 + 12 + 2)
 
 
+@pytest.mark.parametrize(("given", "each"), [
+    # Megatron-core, bf16 gradients: copied to fp32 (2 + 4), norm (4), Adam (16 + 12), weights from main weights (4 + 2)
+    ({"gradient_bytes": 2, "passes": 1, "converted_bytes": 4, "copied_bytes": 4}, 6 + 4 + 28 + 6),
+    # torchtitan: fp32 weights without a copy; norm and clipping (4 + 8), Adam reads four values and writes three
+    ({"master_bytes": 0, "weight_bytes": 4, "passes": 3}, 12 + 16 + 12),
+    # Megatron-core, fp16: unscaling reads and writes the fp32 copies besides
+    ({"gradient_bytes": 2, "passes": 3, "converted_bytes": 4, "copied_bytes": 4}, 6 + 12 + 28 + 6),
+])  # fmt: skip
+def test_step_traffic_of_what_comes_before_and_after_adam(given, each):
+    assert state.step_traffic_bytes(1, **given) == each
+
+
 def test_low_precision_moments():
     assert state.blockwise_moments(256) == 2 * (256 + 4)
     assert state.factored_moments(28672, 8192, matrices=3) == 3 * (28672 + 8192) * 4
