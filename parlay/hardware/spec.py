@@ -98,6 +98,7 @@ CacheBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", 2.0**10, 64.0 *
 LEAST_LINK, LEAST_FLOPS = 1e8, 1e12  # bytes/s and FLOP/s of what trains models: 0.1 GB/s, 1 TFLOP/s
 LEAST_ETHERNET, LEAST_CPU_FLOPS, LEAST_CPU_BYTES = 1e6, 1e9, 1e8  # of CPUs: 10 Mbit/s, one slow core, memory of a small board
 HostLinkBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", LEAST_LINK, 1e14))]
+HostBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", 1e9, 1e14))]
 LinkBytesPerSecond = Annotated[
     Sourced, BeforeValidator(_rate("bytes/s", LEAST_LINK, 1e14, slow=LEAST_ETHERNET, key="kind", slow_kind="ethernet"))
 ]
@@ -209,6 +210,7 @@ class Cluster(Spec):
     max_nodes: Nodes | None = None
     oversubscription: Ratio | None = None  # 1 = full bisection, 7 = 7:1 above a pod
     host_memory_bytes: HostBytes | None = None  # per node
+    host_memory_bytes_per_s: HostBytesPerSecond | None = None  # peak of the memory of all CPUs of a node, reading and writing
     gpu_hour_usd: Usd | None = None
     aliases: tuple[str, ...] = ()
     notes: str = ""
