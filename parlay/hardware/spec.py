@@ -179,6 +179,14 @@ class Device(Spec):
     host_link_bytes_per_s: HostLinkBytesPerSecond | None = None  # to the host's memory, one direction, when all devices copy
     achieved: Achieved = Field(default_factory=dict)  # what others measured; information, never a default
     notes: str = ""
+    measured_as: str | None = (
+        None  # the catalog's device whose measured rates are this one's: `extends` sets it where nothing differs
+    )
+
+    @property
+    def rated_as(self) -> str:
+        """Return the id under which rates, factors and measured runs of this device are looked up."""
+        return self.measured_as or self.id
 
 
 class Link(Spec):
