@@ -305,6 +305,28 @@ def test_explain_a_term(parlay):
     assert "S = P * b / D" in parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT).out
 
 
+def test_explain_and_compare_take_what_the_next_command_says(parlay):
+    """The flags that `plan` writes behind `parlay estimate` mean the same to `explain` and `compare`."""
+    asked = [*QUESTION, *LAYOUT, "--zero", "2", "--recompute", "full", "--optimizer", "sgd", "--global-tokens", "2M"]
+    asked = [a for a in asked if a not in ("--global-batch", "512")]
+    asked[-1] = str(8192 * 256)
+    own = parlay("estimate", *asked, "--json").document
+    told = parlay("explain", "step.optimizer", *asked, "--json").document
+    both = parlay("compare", *asked, "--layout", "tp4.pp4.dp4", "--json").document
+    assert told["layout"] == own["estimate"]["layout"] == both["first"]["estimate"]["layout"]
+    assert (told["layout"]["zero"], told["layout"]["recompute"]) == (2, ["full"])
+    assert both["second"]["estimate"]["layout"]["zero"] == 2
+    assert told["question"] == own["question"]
+
+
+def test_a_vision_tower_is_no_part_of_what_a_token_of_text_passes(parlay):
+    """17.17B of Llama 4 Scout's text model: what `active` has beyond it is the tower and its projector."""
+    out = parlay("models", "show", "llama-4-scout").out
+    assert re.search(r"of a token of text, past the vision tower +17,172,894,720", out)
+    assert "vision tower and projector" in out
+    assert "past the vision tower" not in parlay("models", "show", "mixtral-8x7b").out
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -48,6 +48,15 @@ def assert_refused(ran, message, hint=""):
         ),
         ([*PLAN, "--framework", "megatron"], "framework", ""),
         ([*PLAN, "--tokens", "15X"], "'15X' is not a count", "15T"),
+        ([*PLAN, "--gpu-hour-usd", "$2.5"], "--gpu-hour-usd: '$2.5' is not a price", "such as 2.5"),
+        ([*PLAN[:-1], "1e30"], "--gpus: must be a whole number from 1 to 16,777,216, got 1e30", ""),
+        (
+            ["plan", "meta-llama/Llama-3.1-70B", *PLAN[2:]],
+            "nothing is fetched from Hugging Face",
+            "the catalog has llama-3.1-70b",
+        ),
+        (["plan", "nobody/zyxwvut", *PLAN[2:]], "nobody/zyxwvut: no such file", "download its config.json"),
+        (["estimate", *PLAN[1:], "--layout", "dp8", "--zero", "4"], "--zero: '4' is not a ZeRO stage", "0, 1, 2 and 3"),
         ([*PLAN, "--gpu-hour-usd", "nan"], "a price per GPU-hour must be above 0", ""),
         ([*PLAN, "--gpu-hour-usd", "-1"], "a price per GPU-hour must be above 0", ""),
         (
@@ -166,6 +175,13 @@ def assert_refused(ran, message, hint=""):
 )
 def test_command_line(parlay, arguments, message, hint):
     assert_refused(parlay(*arguments), message, hint)
+
+
+def test_a_folder_without_a_configuration(parlay, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert_refused(parlay("models", "show", "mine"), "mine: is a folder without a config.json", "a model's TOML file")
+    assert_refused(parlay("models", "show", "./mine"), "holds no config.json", "name the file itself")
 
 
 RUN = 'model = "llama-3.1-8b"\ncluster = "dgx-h100"\n'
