@@ -197,6 +197,32 @@ def test_check(parlay, run_file):
     assert "1 of 3 limits broken" in text.out
 
 
+def test_check_says_that_there_is_no_budget(parlay, run_file):
+    ran = parlay("check", run_file(RUN.partition("[budget]")[0]))
+    assert ran.code == 0
+    assert "it fits; no limit of a [budget] is checked" in ran.out
+    assert "all limits are kept" not in ran.out
+    assert "all limits are kept" in parlay("check", run_file(RUN)).out
+
+
+def test_limits_are_read_as_quantities(parlay, run_file):
+    path = run_file(RUN.partition("[budget]")[0])
+    said = {
+        "memory_gib": ("76GiB", 76),
+        "step_s": ("2 min", 120),
+        "cost_usd": ("5M", 5e6),
+        "gpu_hours": ("1e6", 1e6),
+        "mfu": ("0.1", 0.1),
+    }
+    sets = [x for name, (text, _) in said.items() for x in ("--set", f"budget.{name}='{text}'")]
+    limits = {
+        x["name"]: x["limit"]
+        for x in parlay("check", path, *sets, "--set", "training.total_tokens='1T'", "--json").document["limits"]
+    }
+    assert {name: limits[name] for name in said} == {name: value for name, (_, value) in said.items()}
+    assert "'76 GB/s' is not a quantity in bytes" in parlay("check", path, "--set", "budget.memory_gib='76 GB/s'").err
+
+
 def test_check_holds_a_layout_to_the_device_whatever_the_budget_allows(parlay, run_file):
     """132 GiB may be in the budget, but not in 79.2 GiB; `estimate` says no, so `check` must as well."""
     run = 'model = "llama-3.1-70b"\ncluster = "dgx-h100"\ngpus = 64\n[layout]\ncp = 8\npp = 4\ndp = 2\n'
