@@ -100,9 +100,9 @@ def token_count(text: str) -> int:
 
 
 def note_thousands(text: str | None) -> None:
-    """Say how long a sequence is that was written with k, where that is no multiple of 128 and so hardly meant."""
+    """Say how long a sequence is that was written with k, where it is hardly meant: a power of two of them, or no multiple of 128."""
     match = re.fullmatch(r"(\d{1,9})\s*[kK]", (text or "").strip())
-    if match and (thousands := int(match[1])) * 1000 % 128:
+    if match and ((thousands := int(match[1])).bit_count() == 1 or thousands * 1000 % 128):
         binary = 1024 * thousands
         sys.stderr.write(
             f"note: a --seq-len of {match[0]} is {1000 * thousands:,} tokens; {binary:,} is {thousands}Ki or {binary}\n"

@@ -202,7 +202,7 @@ def test_estimate_with_rates_prices_by_them_and_says_so(ran, file):
     measured = json.loads(out)["estimate"]
     assert measured["step_s"] > plain["step_s"]  # 500 TFLOP/s is slower than what the shipped profile holds
     text = ran("estimate", *QUESTION, "--rates", file("d.json"))[1]
-    assert "interpolation between them" in text
+    assert "interpolation between measurements on this machine" in text
     assert "step time from:" in text
     half = json.loads(ran("estimate", *QUESTION, "--rates", file("slow.json", speed=0.5), "--json")[1])["estimate"]
     assert half["step_s"] > 1.3 * measured["step_s"]
