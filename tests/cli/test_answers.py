@@ -345,6 +345,16 @@ def test_explain_and_compare_take_what_the_next_command_says(parlay):
     assert told["question"] == own["question"]
 
 
+def test_gpus_that_fill_no_whole_number_of_nodes_say_so(parlay):
+    asked = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--top", "1", "--global-batch", "504"]
+    for gpus, where in (
+        (63, "63 x NVIDIA H100 SXM5 80GB on 7.9 nodes,"),
+        (16, "80GB on 2 nodes,"),
+        (7, "7 x NVIDIA H100 SXM5 80GB, 79.2"),
+    ):
+        assert where in parlay(*asked, "--gpus", str(gpus)).out
+
+
 def test_a_vision_tower_is_no_part_of_what_a_token_of_text_passes(parlay):
     """17.17B of Llama 4 Scout's text model: what `active` has beyond it is the tower and its projector."""
     out = parlay("models", "show", "llama-4-scout").out
