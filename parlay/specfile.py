@@ -73,6 +73,10 @@ IN_OUR_WORDS = {
     **dict.fromkeys(("float_parsing", "float_type"), "must be a number"),
     **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
     **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    "less_than_equal": "must be at most {le:,.15g}",
+    "greater_than_equal": "must be at least {ge:,.15g}",
+    "less_than": "must be less than {lt:,.15g}",
+    "greater_than": "must be greater than {gt:,.15g}",
 }
 
 
@@ -118,7 +122,9 @@ def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) ->
     elif first["type"] == "value_error":
         message = str(first["ctx"]["error"])
     else:
-        message = f"{IN_OUR_WORDS.get(first['type'], first['msg'][0].lower() + first['msg'][1:])}, got {given}"
+        words = IN_OUR_WORDS.get(first["type"])
+        said = words.format(**first.get("ctx", {})) if words else first["msg"][0].lower() + first["msg"][1:]
+        message = f"{said}, got {given}"
     if len(complaints) > 1:
         more = len(complaints) - 1
         message += f" ({more} more problem{'s' if more > 1 else ''})"

@@ -17,7 +17,7 @@ def check(
 ) -> None:
     """Hold the layout of a run file to its budget (a gate for CI).
 
-    Exit 1 if any limit of [budget] is broken, or the layout does not fit the device (device_memory_gib, always a limit). Limits: memory_gib, step_s, gpu_hours, cost_usd (at most); tokens_per_s_per_gpu, mfu (at least).
+    Exit 1 if any limit of [budget] is broken, or the layout does not fit the device (device_memory_gib, always a limit). Limits: memory_gib, step_s, gpu_hours, cost_usd (at most); tokens_per_s_per_gpu, mfu (at least); a text has a unit, such as "76GiB" or "5M". Without a [budget] the device's memory alone is checked, and the verdict says so.
 
     Example: parlay check run.toml
     """

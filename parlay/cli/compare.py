@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,8 @@ def compare(
     on: flags.On = None,
     gpus: flags.Gpus = None,
     layout: Annotated[list[str] | None, typer.Option("--layout", metavar="LAYOUT", help="Give it twice: A, then B.")] = None,
+    zero: flags.Zero = None,
+    recompute: flags.Recompute = None,
     seq_len: flags.SeqLen = None,
     global_batch: flags.GlobalBatch = None,
     global_tokens: flags.GlobalTokens = None,
@@ -28,7 +30,7 @@ def compare(
 ) -> None:
     """Show which terms differ between two layouts.
 
-    Give --layout twice, or two run files.
+    Give --layout twice, or two run files. --zero, --recompute and --set hold for both.
 
     Example: parlay compare llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4 --layout tp4.pp4.dp4
     """
@@ -45,7 +47,8 @@ def compare(
     if other is not None and layouts:
         raise UsageError("two run files and --layout are both given", where="compare", hint="give either")
     pairs = zip((model, other or model), layouts or [None, None], strict=True)
-    asked = [ask(name, on=on, gpus=flags.gpu_count(gpus), layout=x, training=fields, sets=sets) for name, x in pairs]
+    both: dict[str, Any] = {"training": fields, "layout_fields": flags.layout_fields(zero, recompute), "sets": sets}
+    asked = [ask(name, on=on, gpus=flags.gpu_count(gpus), layout=x, **both) for name, x in pairs]
 
     say_notes(*asked)
 

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from parlay.cli import flags, output
 
 Layout = Annotated[str | None, typer.Option("--layout", metavar="LAYOUT", help="Such as tp8.pp4.dp2.vpp2.ep8.mb1.")]
-Zero = Annotated[int | None, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP. [default: 1; torchtitan: 3]")]
-Recompute = Annotated[
-    str | None,
-    typer.Option("--recompute", help="none, selective, full, or modules joined by commas (norm,mlp_activation,mla_up)."),
-]
-
-
 Launch = Annotated[
     bool,
     typer.Option(
@@ -31,8 +24,8 @@ def estimate(
     on: flags.On = None,
     gpus: flags.Gpus = None,
     layout: Layout = None,
-    zero: Zero = None,
-    recompute: Recompute = None,
+    zero: flags.Zero = None,
+    recompute: flags.Recompute = None,
     seq_len: flags.SeqLen = None,
     global_batch: flags.GlobalBatch = None,
     global_tokens: flags.GlobalTokens = None,
@@ -66,13 +59,13 @@ def estimate(
     from parlay.cli.question import ask
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens, lora)
-    extra: dict[str, Any] = {"zero": zero, "recompute": recompute}
+    usd = flags.price(gpu_hour_usd)
     q = ask(
-        model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=fields, layout_fields=extra, sets=sets, gpu_hour_usd=gpu_hour_usd,
-        source=source,
+        model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=fields, layout_fields=flags.layout_fields(zero, recompute),
+        sets=sets, gpu_hour_usd=usd, source=source,
     )  # fmt: skip
     say_notes(q)
-    flags.note_price(gpu_hour_usd, q.workload.total_tokens)
+    flags.note_price(usd, q.workload.total_tokens)
     if q.layout is None:
         raise UsageError(
             "no layout given", where="estimate", hint="write one: --layout tp8.pp4.dp2; `parlay plan` finds the best"

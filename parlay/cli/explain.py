@@ -36,9 +36,13 @@ def explain(
     on: flags.On = None,
     gpus: flags.Gpus = None,
     layout: Layout = None,
+    zero: flags.Zero = None,
+    recompute: flags.Recompute = None,
     seq_len: flags.SeqLen = None,
     global_batch: flags.GlobalBatch = None,
+    global_tokens: flags.GlobalTokens = None,
     precision: flags.Precision = None,
+    optimizer: flags.Optimizer = None,
     lora: flags.Lora = None,
     framework: flags.Framework = None,
     rates: flags.Rates = None,
@@ -54,11 +58,14 @@ def explain(
     Example: parlay explain step.exposed.tp llama-3.1-70b --on dgx-h100 --layout tp8.pp2.dp4
     """
     if model is not None and term is not None:
-        training = flags.training(seq_len, global_batch, None, precision, None, framework, None, lora)
-        _term(term, model, on=on, gpus=gpus, layout=layout, training=training, rates=rates, sets=sets, json=json)
+        training = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, None, lora)
+        extra = flags.layout_fields(zero, recompute)
+        fields = {"layout": layout, "training": training, "layout_fields": extra, "sets": sets}
+        _term(term, model, on=on, gpus=gpus, fields=fields, rates=rates, json=json)
         return
     estimates = {
-        "--on": on, "--gpus": gpus, "--layout": layout, "--seq-len": seq_len, "--global-batch": global_batch, "--precision": precision,
+        "--on": on, "--gpus": gpus, "--layout": layout, "--zero": zero, "--recompute": recompute, "--seq-len": seq_len,
+        "--global-batch": global_batch, "--global-tokens": global_tokens, "--precision": precision, "--optimizer": optimizer,
         "--framework": framework, "--rates": rates, "--lora": lora,
     }  # fmt: skip
     idle = [name for name, value in estimates.items() if value is not None]
@@ -152,17 +159,15 @@ def _term(
     *,
     on: str | None,
     gpus: str | None,
-    layout: str | None,
-    training: dict[str, Any],
+    fields: dict[str, Any],
     rates: Path | None,
-    sets: list[str] | None,
     json: bool,
 ) -> None:
     from parlay.cli.framework_file import say_notes
     from parlay.cli.question import ask
     from parlay.errors import UsageError
 
-    q = ask(model, on=on, gpus=flags.gpu_count(gpus), layout=layout, training=training, sets=sets)
+    q = ask(model, on=on, gpus=flags.gpu_count(gpus), **fields)
     say_notes(q)
     if q.layout is None:
         raise UsageError("no layout given", where="explain", hint="write one: --layout tp8.pp4.dp2")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 MOST_TOKENS = 1 << 30  # of a sequence
+MOST_GPUS = 1 << 24
 MODEL_HELP = "A model of the catalog, a model TOML, a Hugging Face config.json, or a run file (run.toml)."
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 ModelOrNone = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
@@ -31,10 +32,17 @@ Lora = Annotated[
     typer.Option("--lora", metavar="RANK", help="Train LoRA adapters of this rank; the model itself is frozen."),
 ]
 Framework = Annotated[str | None, typer.Option("--framework", help="megatron-core, torchtitan, deepspeed, nanotron or hai-llm.")]
+Zero = Annotated[
+    str | None, typer.Option("--zero", metavar="STAGE", help="ZeRO stage, 0 to 3; 3 is FSDP. [default: 1; torchtitan: 3]")
+]
+Recompute = Annotated[
+    str | None,
+    typer.Option("--recompute", help="none, selective, full, or modules joined by commas (norm,mlp_activation,mla_up)."),
+]
 Tokens = Annotated[
     str | None, typer.Option("--tokens", metavar="N", help="Tokens of the whole run, such as 15T: adds days and GPU-hours.")
 ]
-Price = Annotated[float | None, typer.Option("--gpu-hour-usd", metavar="USD", help="Price of a GPU-hour: adds the cost.")]
+Price = Annotated[str | None, typer.Option("--gpu-hour-usd", metavar="USD", help="Price of a GPU-hour: adds the cost.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set any field, such as training.gradient_dtype='bf16'. May be repeated."),
@@ -50,9 +58,33 @@ def gpu_count(text: str | None) -> int | None:
     """Return the number of --gpus, in digits or with K; whether it is one of GPUs is checked with the rest of the question."""
     if text is None or re.fullmatch(r"-?\d{1,19}", text.strip()):
         return text if text is None else int(text)
+    from parlay.errors import UsageError
     from parlay.units import parse_count
 
-    return parse_count(text, where="--gpus")
+    count = parse_count(text, where="--gpus")
+    if count > MOST_GPUS:
+        raise UsageError(f"must be a whole number from 1 to {MOST_GPUS:,}, got {text[:40]}", where="--gpus")
+    return count
+
+
+def layout_fields(zero: str | None, recompute: str | None) -> dict[str, Any]:
+    """Return the fields of a layout beside its degrees that were given as flags."""
+    from parlay.errors import UsageError
+
+    if zero is not None and zero.strip() not in ("0", "1", "2", "3"):
+        raise UsageError(f"'{zero[:40]}' is not a ZeRO stage", where="--zero", hint="stages are 0, 1, 2 and 3, which is FSDP")
+    return {"zero": None if zero is None else int(zero), "recompute": recompute}
+
+
+def price(text: str | None) -> float | None:
+    """Return the USD of --gpu-hour-usd; whether they are a price is checked with the rest of the question."""
+    from parlay.errors import UsageError
+
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        hint = "write USD as a number alone, such as 2.5"
+        raise UsageError(f"'{text[:40]}' is not a price" if text else "is empty", where="--gpu-hour-usd", hint=hint) from None
 
 
 def token_count(text: str) -> int:
@@ -68,9 +100,9 @@ def token_count(text: str) -> int:
 
 
 def note_thousands(text: str | None) -> None:
-    """Say how long a sequence is that was written with k, where that is no multiple of 128 and so hardly meant."""
+    """Say how long a sequence is that was written with k, where it is hardly meant: a power of two of them, or no multiple of 128."""
     match = re.fullmatch(r"(\d{1,9})\s*[kK]", (text or "").strip())
-    if match and (thousands := int(match[1])) * 1000 % 128:
+    if match and ((thousands := int(match[1])).bit_count() == 1 or thousands * 1000 % 128):
         binary = 1024 * thousands
         sys.stderr.write(
             f"note: a --seq-len of {match[0]} is {1000 * thousands:,} tokens; {binary:,} is {thousands}Ki or {binary}\n"

@@ -51,7 +51,7 @@ def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: 
     if model is None:
         unread = imported.not_understood
         because = f" (not understood: {'; '.join(unread[:3])})" if unread else ""
-        hint = f"name it: parlay estimate llama-3.1-8b --from {source}"
+        hint = f"name it before the file: MODEL --from {source}; `parlay models list` shows all, a config.json works too"
         raise UsageError(f"names no model{because}", where=source, hint=hint)
     if isinstance(model, dict) and "vocab" not in model and "extends" not in model:
         raise UsageError(

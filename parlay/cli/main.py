@@ -8,10 +8,12 @@ runs is imported, so that help and usage errors stay quick.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
 from importlib import import_module
+from itertools import pairwise
 
 import typer
 
@@ -115,9 +117,16 @@ OTHER_WORDS = {
         ("tp", "pp", "cp", "dp", "ep", "vpp", "micro-batch", "micro-batch-size", "mbs"),
         "degrees are part of a layout: plan takes --fix tp=8, estimate takes --layout tp8.pp4.dp2.mb1",
     ),
-    "zero": "plan takes --fix zero=3, other commands --set layout.zero=3",
-    "recompute": "plan takes --fix recompute=full, other commands --set layout.recompute=full",
+    "zero": "plan takes --fix zero=3; estimate, compare and explain take --zero 3",
+    "recompute": "plan takes --fix recompute=full; estimate, compare and explain take --recompute full",
 }
+# What the argument parser says of a value, and how we say it.
+OUR_WORDS = (
+    (r"Input should be a valid integer.*|'.*' is not a valid int.*", "must be a whole number"),
+    (r"Input should be a valid number.*|'.*' is not a valid float.*", "must be a number"),
+    (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
+    (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
+)
 
 
 def _stub() -> None:
@@ -151,12 +160,24 @@ def _say_usage(error: Exception, arguments: list[str]) -> int:
         named[0] += f" {arguments[1]}"
     near = sorted(getattr(error, "possibilities", None) or ())[:3]
     shown = shown.partition(" (Possible options:")[0]
+    shown = _in_our_words(shown, arguments)
     elsewhere = OTHER_WORDS.get(str(getattr(error, "option_name", "")).lstrip("-"))
     advice = f"did you mean {' or '.join(near)}? " if near and "did you mean" not in shown.lower() else ""
     advice = f"{elsewhere}; " if elsewhere else advice
     hint = f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed"
     _complain(f"error: {shown[:1].lower()}{shown[1:]}", hint)
     return 2
+
+
+def _in_our_words(shown: str, arguments: list[str]) -> str:
+    """Return a complaint about the value of an option with what is allowed, and what was given, in our words."""
+    match = re.fullmatch(r"Invalid value for '(--[\w-]+)[^']*': (.*)", shown)
+    words = next((re.sub(raw, ours, match[2]) for raw, ours in OUR_WORDS if re.fullmatch(raw, match[2])), None) if match else None
+    if match is None or words is None:
+        return shown
+    given = [a.partition("=")[2] for a in arguments if a.startswith(f"{match[1]}=")]
+    given += [value for option, value in pairwise(arguments) if option == match[1]]
+    return f"{match[1]}: {words}{f', got {given[-1][:40]}' if given else ''}"
 
 
 def _say_bug(error: Exception) -> int:

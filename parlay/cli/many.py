@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from parlay.cli.flags import MOST_GPUS
 from parlay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from parlay.models.spec import ModelSpec
 
 MOST_VALUES = 64
-MOST_GPUS = 1 << 24
 
 
 def texts_of(text: str, where: str) -> list[str]:

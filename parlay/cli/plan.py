@@ -60,18 +60,19 @@ def plan(
     from parlay.cli.question import ask
 
     fields = flags.training(seq_len, global_batch, global_tokens, precision, optimizer, framework, tokens, lora)
+    usd = flags.price(gpu_hour_usd)
     q = ask(
         model,
         on=on,
         gpus=flags.gpu_count(gpus),
         training=fields,
         sets=sets,
-        gpu_hour_usd=gpu_hour_usd,
+        gpu_hour_usd=usd,
         source=source,
         keep_layout=False,
     )
     say_notes(q)
-    flags.note_price(gpu_hour_usd, q.workload.total_tokens)
+    flags.note_price(usd, q.workload.total_tokens)
 
     space = asked.space_of(q, fix, asked.constraints(most, least, require, headroom, min_micro_batches), wide=wide)
     from parlay.cli.rates import rates_of

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parlay.cli.flags import MOST_GPUS
 from parlay.errors import UnknownNameError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
         raise UsageError(
             "no GPU count given", where=where, hint="say how many with --gpus 64, or give a layout such as tp8.pp4.dp2"
         )
-    _whole(gpus, f"{where}: gpus", most=1 << 24)
+    _whole(gpus, f"{where}: gpus", most=MOST_GPUS)
     limit = cluster.max_nodes.value * cluster.gpus_per_node.value if cluster.max_nodes else None
     if limit and gpus > limit:
         raise UsageError(f"{cluster.name} has {limit:,.0f} GPUs, not {gpus:,}", where="gpus")

@@ -46,7 +46,7 @@ def sweep(
 ) -> None:
     """Find the best layout for each of many combinations.
 
-    Of models, clusters, GPUs, sequence lengths and batches. Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU.
+    Of models, clusters, GPUs, sequence lengths and batches. Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU, where less follows.
 
     Example: parlay sweep llama-3.1-70b --on dgx-h100 --gpus 64,128,256,512 --seq-len 8192
     """

@@ -9,10 +9,15 @@ from typing import Any
 from parlay.errors import UsageError, nearest
 from parlay.estimate.answers import run_length
 from parlay.estimate.estimate import Estimate
-from parlay.units import GIB
+from parlay.units import GIB, parse_quantity
 
 AT_MOST = ("memory_gib", "step_s", "gpu_hours", "cost_usd")
 AT_LEAST = ("tokens_per_s_per_gpu", "mfu")
+# What a limit written with a unit is a quantity of, and that in the unit that the limit's name ends with.
+QUANTITIES = {
+    "memory_gib": ("bytes", GIB), "step_s": ("s", 1), "gpu_hours": ("count", 1), "cost_usd": ("count", 1), "mfu": ("count", 1),
+    "tokens_per_s_per_gpu": ("count", 1),
+}  # fmt: skip
 HOST = "host_memory_gib"  # the same of the memory of a host, where something is offloaded to it
 DEVICE = "device_memory_gib"  # a limit that no budget names: what an allocator can reach on the device
 
@@ -30,6 +35,17 @@ class Limit:
     def kept(self) -> bool:
         """Whether the estimate is on the allowed side."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+
+def _number(name: str, limit: Any, where: str) -> Any:
+    """Return a limit that is text, such as "76GiB", "90 s" or "5M", as a number in the unit that its name ends with."""
+    if not isinstance(limit, str):
+        return limit
+    try:
+        return float(limit)
+    except ValueError:
+        dimension, unit = QUANTITIES[name]
+        return parse_quantity(limit, dimension, where=where) / unit
 
 
 def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | None, *, where: str) -> list[Limit]:
@@ -56,6 +72,7 @@ def check_budget(e: Estimate, budget: Mapping[str, Any], gpu_hour_usd: float | N
             near = nearest(name, values)
             hint = f"did you mean {' or '.join(near)}?" if near else f"limits: {', '.join(values)}"
             raise UsageError(f"unknown limit '{name}'", where=f"{where}.{name}", hint=hint)
+        limit = _number(name, limit, where=f"{where}.{name}")
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < 1e30:
             raise UsageError(f"must be a number above 0 and below 1e30, got {limit!r}", where=f"{where}.{name}")
         if name == "mfu" and limit > 1:

@@ -67,7 +67,7 @@ def features_of(model: ModelSpec, cluster: Cluster, workload: Workload, layout: 
     tokens = layout.micro_batch * workload.seq_len / layout.cp
     sizes = (parameters(model).total, layout.gpus, workload.seq_len, layout.tp, layout.pp, tokens)
     return Features(
-        family_of(cluster.device.id),
+        family_of(cluster.device.rated_as),
         cluster.device.architecture,
         width_of(workload.precision),
         any(kind.mlp.kind == "moe" for kind in model.kinds.values()),

@@ -37,8 +37,6 @@ def tied_gradient(
         return None
     second = stages.head if model.tied_embeddings else stages.mtp > 0
     apart = (layouts.pp > 1) & ~(stages.embedding & second).any(axis=1)
-    if not apart.any():
-        return None
     pipeline = axis_strides(layouts)["pp"] * layouts.pp  # GPUs that one pipeline spans
     together = np.where(pipeline <= cluster.scale_up_gpus.value, ENDS, 1.0)
     nbytes = settings.gradient_bytes * padded_vocabulary(model.vocab, layouts.tp, workload) * model.hidden / layouts.tp

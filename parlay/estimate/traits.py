@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from parlay.errors import UsageError
 from parlay.estimate.frameworks import capability_of
 from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
@@ -75,6 +76,8 @@ TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3
 # Megatron-LM reduces the input gradient of a column-parallel product beside its weight gradient since the end of 2021 (asynchronous
 # tensor-parallel all-reduce, in release 3.0); Megatron-DeepSpeed forked before that and followed in 2023.
 ASYNC_REDUCE_SINCE = {"megatron-core": "2021-10-31", "deepspeed": "2023-06-30"}
+# "H100 / H800" for FlashAttention-3 and "Hopper and Blackwell GPUs" for FlashAttention-4 (Dao-AILab/flash-attention, README.md).
+KERNEL_CAPABILITY = {"flash-3": 9.0, "flash-4": 9.0}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,8 +102,22 @@ class Traits:
     early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again
 
 
+def check_attention(workload: Workload, device: Device) -> None:
+    """Raise UsageError where a device does not run the attention kernel that is asked for."""
+    need, capability = KERNEL_CAPABILITY.get(workload.attention_kernel or "", 0.0), capability_of(device)
+    nvidia = device.vendor.lower() == "nvidia"
+    if capability < need and not (nvidia and device.compute_capability is None):
+        has = f"{device.name} has {capability:.1f}" if nvidia else f"{device.name} is none"
+        raise UsageError(
+            f"{workload.attention_kernel} needs an NVIDIA device of compute capability {need:.1f} or higher, and {has}",
+            where="training.attention_kernel",
+            hint="leave it out, or set flash-2",
+        )
+
+
 def traits_of(workload: Workload, device: Device) -> Traits:
     """Return the traits of a workload's framework, date and compilation on a device."""
+    check_attention(workload, device)
     kernel = attention_kernel(workload)
     newer = capability_of(device) >= 9.0 and device.vendor.lower() == "nvidia"
     forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0

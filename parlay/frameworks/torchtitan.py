@@ -31,7 +31,7 @@ SCHEDULES = {
 }  # fmt: skip
 CHUNKS = {"interleaved": 2, "zb-v": 2, "dualpipev": 2, "bfs": 2}  # a rank's stages where layers per stage are not given
 OPTIMIZERS = {"adam": "adamw", "adamw": "adamw", "muon": "muon", "sgd": "sgd"}
-LOCAL_BATCH, SEQUENCE, STEPS = 8, 2048, 10_000  # defaults of the section training
+LOCAL_BATCH, SEQUENCE = 8, 2048  # defaults of the section training
 EVERY = "2"  # layer that selective activation checkpointing recomputes, unless told otherwise
 WITHOUT_EFFECT = (
     r"(job|profiling|metrics|lr_scheduler|checkpoint|validation|comm|fault_tolerance|debug|memory_estimation)\..*",
@@ -211,17 +211,14 @@ def _training(given: Given, layout: Table, notes: list[str]) -> Table:
     batch = given.whole("training.global_batch_size", least=-1)
     dp = layout.get("dp")
     count = batch if batch and batch > 0 else layout["local_batch"] * dp if dp else None
-    said = given.whole("training.steps", least=1)
-    if said is None and count:
-        notes.append(f"whole run: {STEPS:,} steps (torchtitan's default), as training.steps is not given")
-    steps = said or STEPS
+    steps = given.whole("training.steps", least=1)
     optimizer = given.text("optimizer.name") or "AdamW"
     if optimizer.lower() not in OPTIMIZERS:
         raise UsageError(f"'{optimizer[:40]}' is not known", where=f"{given.where}: optimizer.name", hint="AdamW, Muon or SGD")
     reshard = given.text("parallelism.fsdp_reshard_after_forward") or "default"
     fields: Table = {
         "framework": "torchtitan", "seq_len": sequence, "global_batch": count, "optimizer": OPTIMIZERS[optimizer.lower()],
-        "total_tokens": count * sequence * steps if count else None,
+        "total_tokens": count * sequence * steps if count and steps else None,
         "reshard_after_forward": {"always": True, "never": False}.get(reshard), **_compiled(given), **_precision(given, notes),
     }  # fmt: skip
     return {key: value for key, value in fields.items() if value is not None}

@@ -37,6 +37,8 @@ SPLIT = {
 FP8 = {"fp8": "delayed", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}  # precision -> --fp8-recipe
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "sgd": "SGD"}
 OF_EXPERTS = {"mlp_activation", "moe", "shared_experts"}  # modules that Megatron recomputes in mixtures of experts alone
+# What offloads activations where --cpu-offloading refuses, under pipeline stages or recompute (Megatron-LM, transformer_config.py)
+FINE_OFFLOAD = "--fine-grained-activation-offloading with --offload-modules of that share (core_attn, attn_proj, qkv_linear, ...)"
 MOST_LESS = 4  # layers that torchtitan's counts may take off either end; other splits are written module by module
 TITAN_NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved1f1b": "Interleaved1F1B", "zbvzerobubble": "ZBVZeroBubble",
@@ -135,9 +137,9 @@ def _megatron(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str
         *_graphs(w),
     ]
     if x.offload_activations:
-        notes.append(
-            f"activations: {x.offload_activations:.0%} on the host is --cpu-offloading with --cpu-offloading-num-layers of each stage"
-        )
+        by_layer = x.pp == 1 and not x.recompute
+        how = "--cpu-offloading with --cpu-offloading-num-layers" if by_layer else FINE_OFFLOAD
+        notes.append(f"activations: {x.offload_activations:.0%} on the host is {how}")
     return " \\\n".join(words)
 
 

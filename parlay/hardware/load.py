@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from parlay.catalog import Summary, find, fold, is_path, names, read_table, summaries
 from parlay.errors import UnknownNameError, UsageError
 from parlay.hardware.driver_names import device_key
-from parlay.hardware.spec import Cluster, Device, Link
+from parlay.hardware.spec import Cluster, Device, Link, Sourced
 from parlay.specfile import validate
 
 Kind = Literal["device", "link", "cluster"]
@@ -24,6 +24,9 @@ S = TypeVar("S", Device, Link, Cluster)
 
 CATALOG = Path(__file__).parent / "catalog"
 MOST_EXTENDS = 8  # a longer chain is a mistake, or an attack
+# What the measured rates of a device depend on; capacity, names and what is known of its host link change none of them.
+RATED = ("vendor", "architecture", "compute_capability", "hbm_bytes_per_s", "flops_per_s", "l2_bytes", "compute_units",
+         "boost_clock_hz", "power_w")  # fmt: skip
 _PARTS: Mapping[str, Kind] = {"device": "device", "scale_up_link": "link", "nic_link": "link"}
 
 
@@ -124,7 +127,23 @@ def _build(spec: type[S], kind: Kind, data: dict[str, Any], where: str, user_dir
         for key, part_kind in _PARTS.items():
             if key in data:
                 data[key] = _part(key, part_kind, data[key], data, where, user_directory)
-    return validate(spec, data, where)
+    built = validate(spec, data, where)
+    if isinstance(built, Device) and built.measured_as is not None and not _rated_alike(built):
+        return built.model_copy(update={"measured_as": None})
+    return built
+
+
+def _rated_alike(device: Device) -> bool:
+    """Return whether a device has all that the rates of the one it starts from depend on."""
+    base = load_device(str(device.measured_as))
+    return all(_numbers(getattr(device, name)) == _numbers(getattr(base, name)) for name in RATED)
+
+
+def _numbers(value: Any) -> Any:
+    """Return a value without what is said of its source."""
+    if isinstance(value, Sourced):
+        return value.value
+    return {key: _numbers(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
 def _part(key: str, kind: Kind, given: Any, parent: Mapping[str, Any], where: str, user_directory: Path | None) -> Any:
@@ -143,7 +162,7 @@ def _part(key: str, kind: Kind, given: Any, parent: Mapping[str, Any], where: st
     if base is not None:
         if not isinstance(base, str):
             raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=f"{here}.extends")
-        table = _merge(_nameless(_read(kind, _locate(kind, base, user_directory, f"{here}.extends"), user_directory, ())), table)
+        table = _merge(_inherited(kind, _locate(kind, base, user_directory, f"{here}.extends"), user_directory, ()), table)
     owner = str(parent.get("id", "cluster"))
     table.setdefault("id", f"{owner}-{key.replace('_', '-')}")
     table.setdefault("name", f"{base or key} of {parent.get('name', owner)}"[:200])
@@ -173,8 +192,7 @@ def _read(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path,
         if not isinstance(base, str):
             raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=where)
         base_path = _locate(kind, _absolute(base, path.parent), user_directory, where)
-        inherited = _nameless(_read(kind, base_path, user_directory, (*seen, resolved)))
-        data = _merge(inherited, data)
+        data = _merge(_inherited(kind, base_path, user_directory, (*seen, resolved)), data)
         data.setdefault("name", f"{path.stem} (from {Path(base).stem})"[:200])
     if kind == "cluster" or base is not None:
         data.setdefault("id", path.stem)
@@ -199,8 +217,11 @@ def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _nameless(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a base without what belongs to it alone."""
+def _inherited(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the table of a base without what belongs to it alone; a device of the catalog leaves its measured rates as well."""
+    data = _read(kind, path, user_directory, seen)
+    if kind == "device" and path.parent == CATALOG / "devices":
+        data.setdefault("measured_as", data["id"])
     return {key: value for key, value in data.items() if key not in ("id", "name", "aliases")}
 
 

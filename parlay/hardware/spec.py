@@ -98,6 +98,7 @@ CacheBytes = Annotated[Sourced, BeforeValidator(_reader("bytes", 2.0**10, 64.0 *
 LEAST_LINK, LEAST_FLOPS = 1e8, 1e12  # bytes/s and FLOP/s of what trains models: 0.1 GB/s, 1 TFLOP/s
 LEAST_ETHERNET, LEAST_CPU_FLOPS, LEAST_CPU_BYTES = 1e6, 1e9, 1e8  # of CPUs: 10 Mbit/s, one slow core, memory of a small board
 HostLinkBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", LEAST_LINK, 1e14))]
+HostBytesPerSecond = Annotated[Sourced, BeforeValidator(_reader("bytes/s", 1e9, 1e14))]
 LinkBytesPerSecond = Annotated[
     Sourced, BeforeValidator(_rate("bytes/s", LEAST_LINK, 1e14, slow=LEAST_ETHERNET, key="kind", slow_kind="ethernet"))
 ]
@@ -178,6 +179,14 @@ class Device(Spec):
     host_link_bytes_per_s: HostLinkBytesPerSecond | None = None  # to the host's memory, one direction, when all devices copy
     achieved: Achieved = Field(default_factory=dict)  # what others measured; information, never a default
     notes: str = ""
+    measured_as: str | None = (
+        None  # the catalog's device whose measured rates are this one's: `extends` sets it where nothing differs
+    )
+
+    @property
+    def rated_as(self) -> str:
+        """Return the id under which rates, factors and measured runs of this device are looked up."""
+        return self.measured_as or self.id
 
 
 class Link(Spec):
@@ -207,8 +216,10 @@ class Cluster(Spec):
     nics_per_node: Count
     nic_link: Link
     max_nodes: Nodes | None = None
-    oversubscription: Ratio | None = None  # 1 = full bisection, 7 = 7:1 above a pod
+    oversubscription: Ratio | None = None  # 1 = full bisection, 7 = 7:1 between nodes, or between pods where pod_gpus is set
+    pod_gpus: Nodes | None = None  # GPUs that the network joins at its full rate, whatever the oversubscription above them
     host_memory_bytes: HostBytes | None = None  # per node
+    host_memory_bytes_per_s: HostBytesPerSecond | None = None  # peak of the memory of all CPUs of a node, reading and writing
     gpu_hour_usd: Usd | None = None
     aliases: tuple[str, ...] = ()
     notes: str = ""
@@ -233,5 +244,10 @@ class Cluster(Spec):
 
     @property
     def nic_bytes_per_s_per_gpu(self) -> float:
-        """Network bytes/s of one direction that each GPU has when all GPUs of a node send at once."""
-        return self.nic_link.bytes_per_s.value * self.nics_per_node.value / self.gpus_per_node.value
+        """Network bytes/s of one direction that each GPU has when all GPUs send at once.
+
+        An oversubscribed network has its share of the ports' rate. Above pods of known size nothing is taken off: a ring passes the
+        border of a pod once for the many nodes that it passes inside.
+        """
+        slower = self.oversubscription.value if self.oversubscription and self.pod_gpus is None else 1.0
+        return self.nic_link.bytes_per_s.value * self.nics_per_node.value / self.gpus_per_node.value / slower

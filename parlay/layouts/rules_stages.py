@@ -177,6 +177,12 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
     if framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
+        # Megatron-DeepSpeed, megatron/core/parallel_state.py, asserts that neither tensor nor pipeline parallelism is beside it.
+        broken |= (x.cp > 1) & ((x.tp > 1) | (x.pp > 1))
+    if framework == "megatron-core":
+        # --cpu-offloading refuses any recompute and pipeline stages (transformer_config.py); --fine-grained-activation-offloading
+        # runs with stages, interleaved or not, and with recompute of modules (docs/user-guide/features of core 0.18).
+        broken |= (x.offload_activations > 0) & x.recomputes("full")
     if framework in ("nanotron", "deepspeed"):
         broken |= x.tp_overlap & (x.tp > 1)
     if framework in ("nanotron", "hai-llm"):
@@ -185,7 +191,14 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
 
 
 def _framework(x: Layouts, q: Question) -> Mask:
-    return unoffered(x, q.workload.framework) | (x.tp_overlap & (x.tp > 1) & (not overlaps_tensor(q.workload)))
+    broken = unoffered(x, q.workload.framework) | (x.tp_overlap & (x.tp > 1) & (not overlaps_tensor(q.workload)))
+    return broken | ((x.offload_activations > 0) & _captures_layers(q.workload))
+
+
+def _captures_layers(workload: Workload) -> bool:
+    """Return whether Megatron-core captures whole layers, in which no activation leaves for the host: transformer_config.py refuses
+    --cpu-offloading with graphs, and a capture cannot hold a module that is offloaded (its guide to fine-grained offloading)."""
+    return workload.framework == "megatron-core" and bool(workload.cuda_graphs)
 
 
 def overlaps_tensor(workload: Workload) -> bool:
@@ -200,6 +213,19 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
         return "DeepSpeed shards the sequence by Ulysses only", "use cp_kind = 'ulysses'"
+    if f == "deepspeed" and x.cp > 1 and (x.tp > 1 or x.pp > 1):
+        beside = " and ".join(f"{name}={n}" for name, n in (("tp", x.tp), ("pp", x.pp)) if n > 1)
+        return f"DeepSpeed's Ulysses runs without tensor or pipeline parallelism, and here is {beside}", (
+            "use tp=1 and pp=1 with cp, or cp=1"
+        )
+    if f == "megatron-core" and x.offload_activations and "full" in x.recompute:
+        return "megatron-core does not offload activations of layers that it recomputes whole", (
+            "recompute other modules (norm, mlp_activation, mla_up, core_attention) or none, or set offload_activations=0"
+        )
+    if x.offload_activations and _captures_layers(q.workload):
+        return "megatron-core does not offload activations of layers that CUDA graphs capture", (
+            "set training.cuda_graphs = false, or offload_activations=0"
+        )
     if f in ("nanotron", "deepspeed") and x.tp_overlap and x.tp > 1:
         return f"{f} runs no tensor-parallel traffic in pieces beside its products", "leave tp_overlap off"
     if not overlaps_tensor(q.workload) and x.tp_overlap and x.tp > 1:

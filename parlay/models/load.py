@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from parlay.catalog import Summary, find, fold, is_path, names, read_table, summaries
-from parlay.errors import UnknownNameError, UsageError
+from parlay.errors import UnknownNameError, UsageError, nearest
 from parlay.models.spec import ModelSpec
 from parlay.specfile import validate
 
@@ -118,6 +118,7 @@ def _locate(name: str | Path, where: str | None = None) -> Path:
     if is_path(name):
         if where is not None and not os.path.isfile(name):
             raise UsageError(f"'{name}' is not a file", where=where)
+        _refuse_repository(str(name))
         return Path(name)
     found = find(fold(str(name)), CATALOG, _catalog)
     if found:
@@ -126,8 +127,23 @@ def _locate(name: str | Path, where: str | None = None) -> Path:
         raise UsageError(
             f"unknown model '{str(name)[:80]}'", where=where, hint=f"for the config.json of that folder write ./{str(name)[:80]}"
         )
+    if os.path.isdir(str(name)):
+        raise UsageError(
+            "is a folder without a config.json", where=str(name)[:80], hint="name a config.json or a model's TOML file"
+        )
     known = [n for summary in _catalog() for n in summary.names]
     raise UnknownNameError("model", str(name), known, where=where, hint="`parlay models list` shows all; a config.json works too")
+
+
+def _refuse_repository(name: str) -> None:
+    """Raise UsageError where a path that leads nowhere looks like a repository of Hugging Face: its owner and its name."""
+    last = name.rsplit("/", 1)[-1]
+    if name.count("/") != 1 or os.path.exists(name) or name.endswith(".toml"):
+        return
+    found = find(fold(last), CATALOG, _catalog)
+    near = found.stem if found else next(iter(nearest(last, [summary.id for summary in _catalog()], most=1)), None)
+    hint = f"the catalog has {near}, without an owner" if near else "download its config.json and name that file"
+    raise UsageError("no such file, and nothing is fetched from Hugging Face", where=name[:80], hint=hint)
 
 
 @lru_cache(maxsize=1)

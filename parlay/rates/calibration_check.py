@@ -39,7 +39,11 @@ def check_file(calibration: Calibration, cluster: Cluster, *, where: str, today:
     """
     c = calibration
     key = (c.device.datasheet.catalog_key if c.device.datasheet else None) or device_key(c.device.name)
-    same = key == cluster.device.id if key else _folded(c.device.name) in map(_folded, (cluster.device.name, cluster.device.id))
+    same = (
+        key in (cluster.device.id, cluster.device.rated_as)
+        if key
+        else _folded(c.device.name) in map(_folded, (cluster.device.name, cluster.device.id))
+    )
     out = []
     if c.device.name.lower() == UNKNOWN and not key:
         out.append(f"does not say which device it was measured on; it is used for {cluster.device.name}")

@@ -98,6 +98,12 @@ FABRIC_EXPONENT = 0.85  # how slowly 32 x B200 over EFA approach their plateau, 
 HOST_SHARE: Mapping[str, float] = {"pcie": 0.85, "c2c": 0.80}  # 26.3 of 31, 51-55 of 63 (Azure, ml-engineering); 359 of 450
 HOST_FIXED_S = 10e-6
 C2C_BYTES_PER_S = 200e9  # a host link faster than this is a chip-to-chip one
+# Memory of a node's CPUs where its file does not say: two sockets with eight channels of DDR4-3200 (204.8 GB/s each), as a DGX A100
+# has; nodes of later devices have more.
+HOST_MEMORY_BYTES_PER_S = 409.6e9
+# Share of that peak which Adam on CPUs reaches: 1 to 10 billion parameters took 0.22 to 2.57 s on a DGX-2, 0.39 to 0.53 of its 256
+# GB/s (arXiv:2101.06840, tables 3 and 4). Megatron-Bridge tells CPU Adam, not copies, to be what an offloaded optimizer waits for.
+HOST_ADAM_SHARE = 0.45
 LAUNCH_S = 5e-6  # 4.0 us of dispatch an operator (PyTorch 2.13, eager, measured on a host alone) and about 1 us of driver
 
 

@@ -229,8 +229,8 @@ KNOWN: Mapping[str, tuple[str, float, float]] = {
 
 def profile_of(device: Device) -> str | None:
     """Return the profile of this device or of its nearest relative: same architecture, nearest peak and memory."""
-    if device.id in KNOWN:
-        return device.id
+    if device.rated_as in KNOWN:
+        return device.rated_as
     peak = device.flops_per_s.get("bf16")
     if peak is None:
         return None
@@ -266,7 +266,7 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True, in_step: Factors 
     if name is None:
         return None
     data, base = load_profile(name), datasheet_rates(cluster)
-    own = name == device.id
+    own = name == device.rated_as
     origin: Origin = "profile" if own else "datasheet"
     forward, backward = _attention(data, device)
     grouped = data.get("grouped", {})
@@ -291,7 +291,7 @@ def profile_rates(cluster: Cluster, *, sustained: bool = True, in_step: Factors 
         network=network,
         network_origin=origin if measured else "default",
         about=_about(data, device, own, measured, sustained),
-        in_step={str(d): factor_of(device.id, d, in_step) for d in device.flops_per_s} if sustained else {},
+        in_step={str(d): factor_of(device.rated_as, d, in_step) for d in device.flops_per_s} if sustained else {},
     )
 
 
@@ -317,7 +317,7 @@ def clock_factor(data: Mapping[str, Any], device: Device, dtype: str) -> float:
     factors = data.get("sustained", {}).get("factors", {})
     factor = float(factors.get(dtype, 1.0))
     power = data.get("power_w")
-    if data["device"] == device.id or not factors or not power or device.power_w is None:
+    if data["device"] == device.rated_as or not factors or not power or device.power_w is None:
         return factor
     per_flop = (device.power_w.value / power) / _scale(data, device)[0]
     return float(min(1.0, factor * per_flop**POWER_EXPONENT))

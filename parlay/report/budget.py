@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from parlay import __version__
-from parlay.estimate.budget import Limit
+from parlay.estimate.budget import DEVICE, HOST, Limit
 from parlay.estimate.estimate import Estimate
 from parlay.report.document import Document
 from parlay.report.documents import QuestionDocument, layout_document, question_document
@@ -28,6 +28,8 @@ def budget_lines(e: Estimate, limits: list[Limit], page: Page, gpu_hour_usd: flo
     columns = [Column("limit", right=False), Column("allowed"), Column("estimate"), Column("", right=False)]
     broken = sum(not limit.kept for limit in limits)
     verdict = "all limits are kept" if not broken else f"{broken} of {len(limits)} limits broken"
+    if not broken and all(limit.name in (DEVICE, HOST) for limit in limits):
+        verdict = "it fits; no limit of a [budget] is checked, because the run file has none"
     costs = gpu_hour_usd is not None and any(limit.name == "cost_usd" for limit in limits)
     price = wrap(f"cost_usd: at {show_usd(gpu_hour_usd or 0.0)} a GPU-hour{_whose(e, gpu_hour_usd)}", page) if costs else []
     return [*question_lines(e, page, ("layout", str(e.layout))), "", *render(columns, rows, page), *price, "", verdict]

@@ -75,7 +75,7 @@ def hardware_lines(spec: Cluster | Device | Link, page: Page) -> list[str]:
             ("device", f"{spec.device.name} ({spec.device.id})"),
             ("scale-up link", f"{spec.scale_up_link.name} ({spec.scale_up_link.id})"),
         ]
-        head += [("network link", f"{spec.nic_link.name} ({spec.nic_link.id})")]
+        head += [("network link", f"{spec.nic_link.name} ({spec.nic_link.id})"), ("network a GPU", _network(spec))]
     if spec.notes:
         head.append(("notes", spec.notes))
     values = list(_values(spec))
@@ -85,6 +85,17 @@ def hardware_lines(spec: Cluster | Device | Link, page: Page) -> list[str]:
     columns = [Column("value", right=False), Column(""), Column("kind", right=False), Column("source", right=False)]
     sources = fields([(f"[{number}]", text) for text, number in numbers.items()], page)
     return [*fields(head, page), "", *render(columns, rows, page), "", *sources]
+
+
+def _network(c: Cluster) -> str:
+    """Return the rate between nodes that estimates count, and what an oversubscribed network takes off it."""
+    rate = f"{show_rate(c.nic_bytes_per_s_per_gpu, 'B/s')} one way between nodes"
+    if c.oversubscription is None or c.oversubscription.value == 1:
+        return rate
+    ratio = f"oversubscribed {c.oversubscription.value:g}:1"
+    if c.pod_gpus is None:
+        return f"{rate}, {ratio}"
+    return f"{rate}; {ratio} above pods of {c.pod_gpus.value:,.0f} GPUs, which estimates do not count"
 
 
 def hardware_document(spec: Cluster | Device | Link) -> dict[str, Any]:

@@ -71,12 +71,14 @@ def model_lines(spec: ModelSpec, seq_len: int, page: Page) -> list[str]:
     rows += [[GROUPS[g], f"{n:,}", _share(n, counts.total)] for g, n in counts.groups.items() if n]
     outside = {
         "position table": counts.positions, "embedding norm": counts.embedding_norm, "final norm": counts.final_norm,
-        "LM head": counts.head, "other, outside layers": counts.other, "vision tower": counts.vision,
+        "LM head": counts.head, "other, outside layers": counts.other, "vision tower and projector": counts.vision,
     }  # fmt: skip
     rows += [[name, f"{n:,}", _share(n, counts.total)] for name, n in outside.items() if n]
     rows.append(["total", f"{counts.total:,}", ""])
     if counts.active != counts.total:
         rows.append(["active per token", f"{counts.active:,}", _share(counts.active, counts.total)])
+        if counts.vision:
+            rows.append(["  of a token of text, past the vision tower", f"{counts.active - counts.vision:,}", ""])
         if counts.active_without_embedding != counts.active:
             rows.append(["  without input embedding", f"{counts.active_without_embedding:,}", ""])
     if counts.mtp:

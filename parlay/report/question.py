@@ -47,7 +47,7 @@ def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
     device = c.device
     limit = show_bytes(device.memory.allocatable.value)
     nodes = e.gpus / c.gpus_per_node.value
-    where = f"{e.gpus:,} x {device.name}" + (f" on {nodes:,.0f} nodes" if nodes > 1 and nodes == int(nodes) else "")
+    where = f"{e.gpus:,} x {device.name}" + (f" on {nodes:,.{int(nodes != int(nodes))}f} nodes" if nodes > 1 else "")
     links = f"{show_rate(c.scale_up_link.bytes_per_s.value, 'B/s')} {c.scale_up_link.name}"
     network = f"{show_rate(c.nic_bytes_per_s_per_gpu, 'B/s')} network a GPU"
     return [

@@ -11,8 +11,8 @@ from parlay.units import show_number, significant
 MEANING = {
     "exact": "shapes alone",
     "calibrated": "measurements on this machine",
-    "interpolated": "interpolation between them",
-    "fitted": "curves fitted to them",
+    "interpolated": "interpolation between measurements on this machine",
+    "fitted": "curves fitted to measurements on this machine",
     "profile": "measurements of this device that Parlay ships",
     "datasheet": "a datasheet or a relative of this device",
     "default": "datasheet peaks x default efficiencies",

@@ -134,7 +134,9 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
     for r in refused:
         out += wrap(f"{r.case.model.id} on {r.case.gpus:,} x {r.case.cluster.id}: {r.why}", page, hang="  ")
     if any(r.knee for r in found.rows):
-        out += ["", *wrap(f"knee: the most GPUs that still hold {KNEE:.0%} of the best tokens/s/GPU of their series.", page)]
+        beyond = "a series that ends above it has none, since nothing was seen beyond"
+        what = f"knee: the most GPUs that still hold {KNEE:.0%} of the best tokens/s/GPU of their series; {beyond}."
+        out += ["", *wrap(what, page)]
     elif len({r.case.gpus for r in found.rows if r.estimate}) > 1:
         out += ["", *wrap(f"no knee: the most GPUs of each series still hold {KNEE:.0%} of its best tokens/s/GPU.", page)]
     if found.interrupted:

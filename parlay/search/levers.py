@@ -48,7 +48,7 @@ def _choice(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, s
         )
     if _fits(model, cluster, workload, gpus, dataclasses.replace(small, offload_optimizer=(1.0,))):
         return "move the optimizer state to host memory (--fix offload_optimizer=1)"
-    both = dataclasses.replace(small, offload_optimizer=(1.0,), offload_activations=(1.0,))
+    both = dataclasses.replace(small, offload_optimizer=(1.0,), offload_activations=(1.0,), recompute=(("full",), ()))
     if _fits(model, cluster, workload, gpus, both):
         return "move optimizer state and activations to host memory (--fix offload_optimizer=1 --fix offload_activations=1)"
     return None

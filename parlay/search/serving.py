@@ -181,7 +181,7 @@ def assumptions(
 
 def batch_tokens(cluster: Cluster) -> int:
     """Return the tokens of the largest forward pass: vLLM's default for its API server."""
-    large = cluster.device.memory.allocatable.value >= LARGE_MEMORY_BYTES and "a100" not in cluster.device.id
+    large = cluster.device.memory.allocatable.value >= LARGE_MEMORY_BYTES and "a100" not in cluster.device.rated_as
     return LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS
 
 

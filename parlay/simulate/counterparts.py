@@ -125,7 +125,10 @@ _WITHOUT = (
         "bytes of a storage format; the room keeps float64 and Adam",
         ("optimizer_state.blockwise_moments optimizer_state.factored_moments optimizer_state.quantised_copies "),
     ),
-    ("memory traffic inside one rank is not counted", "optimizer_state.step_traffic_bytes roofline.matmul_intensity"),
+    (
+        "memory traffic inside one rank or host is not counted",
+        "optimizer_state.step_traffic_bytes optimizer_state.host_step_s roofline.matmul_intensity",
+    ),
     ("another program's estimate, kept to compare with", "optimizer_state.zero_infinity_estimate"),
     (
         "no latent attention in the room",

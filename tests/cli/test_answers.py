@@ -197,6 +197,32 @@ def test_check(parlay, run_file):
     assert "1 of 3 limits broken" in text.out
 
 
+def test_check_says_that_there_is_no_budget(parlay, run_file):
+    ran = parlay("check", run_file(RUN.partition("[budget]")[0]))
+    assert ran.code == 0
+    assert "it fits; no limit of a [budget] is checked" in ran.out
+    assert "all limits are kept" not in ran.out
+    assert "all limits are kept" in parlay("check", run_file(RUN)).out
+
+
+def test_limits_are_read_as_quantities(parlay, run_file):
+    path = run_file(RUN.partition("[budget]")[0])
+    said = {
+        "memory_gib": ("76GiB", 76),
+        "step_s": ("2 min", 120),
+        "cost_usd": ("5M", 5e6),
+        "gpu_hours": ("1e6", 1e6),
+        "mfu": ("0.1", 0.1),
+    }
+    sets = [x for name, (text, _) in said.items() for x in ("--set", f"budget.{name}='{text}'")]
+    limits = {
+        x["name"]: x["limit"]
+        for x in parlay("check", path, *sets, "--set", "training.total_tokens='1T'", "--json").document["limits"]
+    }
+    assert {name: limits[name] for name in said} == {name: value for name, (_, value) in said.items()}
+    assert "'76 GB/s' is not a quantity in bytes" in parlay("check", path, "--set", "budget.memory_gib='76 GB/s'").err
+
+
 def test_check_holds_a_layout_to_the_device_whatever_the_budget_allows(parlay, run_file):
     """132 GiB may be in the budget, but not in 79.2 GiB; `estimate` says no, so `check` must as well."""
     run = 'model = "llama-3.1-70b"\ncluster = "dgx-h100"\ngpus = 64\n[layout]\ncp = 8\npp = 4\ndp = 2\n'
@@ -303,6 +329,38 @@ def test_explain_a_term(parlay):
     text = parlay("explain", "step.exposed", *QUESTION[:3], *LAYOUT).out
     assert "step.exposed.tp" in text
     assert "S = P * b / D" in parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT).out
+
+
+def test_explain_and_compare_take_what_the_next_command_says(parlay):
+    """The flags that `plan` writes behind `parlay estimate` mean the same to `explain` and `compare`."""
+    asked = [*QUESTION, *LAYOUT, "--zero", "2", "--recompute", "full", "--optimizer", "sgd", "--global-tokens", "2M"]
+    asked = [a for a in asked if a not in ("--global-batch", "512")]
+    asked[-1] = str(8192 * 256)
+    own = parlay("estimate", *asked, "--json").document
+    told = parlay("explain", "step.optimizer", *asked, "--json").document
+    both = parlay("compare", *asked, "--layout", "tp4.pp4.dp4", "--json").document
+    assert told["layout"] == own["estimate"]["layout"] == both["first"]["estimate"]["layout"]
+    assert (told["layout"]["zero"], told["layout"]["recompute"]) == (2, ["full"])
+    assert both["second"]["estimate"]["layout"]["zero"] == 2
+    assert told["question"] == own["question"]
+
+
+def test_gpus_that_fill_no_whole_number_of_nodes_say_so(parlay):
+    asked = ["plan", "llama-3.1-8b", "--on", "dgx-h100", "--top", "1", "--global-batch", "504"]
+    for gpus, where in (
+        (63, "63 x NVIDIA H100 SXM5 80GB on 7.9 nodes,"),
+        (16, "80GB on 2 nodes,"),
+        (7, "7 x NVIDIA H100 SXM5 80GB, 79.2"),
+    ):
+        assert where in parlay(*asked, "--gpus", str(gpus)).out
+
+
+def test_a_vision_tower_is_no_part_of_what_a_token_of_text_passes(parlay):
+    """17.17B of Llama 4 Scout's text model: what `active` has beyond it is the tower and its projector."""
+    out = parlay("models", "show", "llama-4-scout").out
+    assert re.search(r"of a token of text, past the vision tower +17,172,894,720", out)
+    assert "vision tower and projector" in out
+    assert "past the vision tower" not in parlay("models", "show", "mixtral-8x7b").out
 
 
 @pytest.mark.parametrize(

@@ -204,13 +204,23 @@ def test_a_precision_may_be_in_any_case(parlay):
         (["sweep", "llama-3.2-1b", "--gpus", "1,2", "--global-batch", "8", "--seq-len", "4k,4Ki"], 1),
         (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "4Ki"], 0),
         (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "4000"], 0),
-        (["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "16k"], 0),
+        (
+            ["estimate", "llama-3.1-8b", "--layout", "tp8", "--seq-len", "48k"],
+            0,
+        ),  # a multiple of 128, and no power of two is near
     ],
 )
-def test_thousands_of_tokens_that_are_no_multiple_of_128_are_noted_once(parlay, arguments, times):
+def test_thousands_of_tokens_that_are_hardly_meant_are_noted_once(parlay, arguments, times):
     ran = parlay(*arguments, "--on", "dgx-h100")
     assert ran.code == 0
     assert ran.err.count("note: a --seq-len of 4k is 4,000 tokens; 4,096 is 4Ki or 4096\n") == ran.err.count("Ki or") == times
+
+
+def test_every_power_of_two_of_thousands_has_its_note(parlay):
+    """32,000 and 128,000 tokens are multiples of 128, but 32,768 and 131,072 are what lengths written so mostly are."""
+    ran = parlay("sweep", "llama-3.2-1b", "--on", "dgx-h100", "--gpus", "8", "--global-batch", "8", "--seq-len", "16k,32k,128k")
+    said = [f"{n}k is {n},000 tokens; {1024 * n:,} is {n}Ki or {1024 * n}" for n in (16, 32, 128)]
+    assert [line for line in ran.err.splitlines() if "Ki or" in line] == [f"note: a --seq-len of {text}" for text in said]
 
 
 def test_hints_name_what_can_be_typed(parlay, tmp_path):

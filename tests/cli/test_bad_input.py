@@ -48,6 +48,25 @@ def assert_refused(ran, message, hint=""):
         ),
         ([*PLAN, "--framework", "megatron"], "framework", ""),
         ([*PLAN, "--tokens", "15X"], "'15X' is not a count", "15T"),
+        (
+            ["plan", "llama-3.1-8b", "--on", "dgx-a100", "--gpus", "8", "--set", "training.attention_kernel=flash-3"],
+            "training.attention_kernel: flash-3 needs an NVIDIA device of compute capability 9.0 or higher, and NVIDIA A100 SXM4 80GB has 8.0",
+            "flash-2",
+        ),
+        (
+            ["estimate", "llama-3.1-8b", "--on", "mi300x-8", "--layout", "dp8", "--set", "training.attention_kernel=flash-4"],
+            "compute capability 9.0 or higher, and AMD Instinct MI300X",
+            "flash-2",
+        ),
+        ([*PLAN, "--gpu-hour-usd", "$2.5"], "--gpu-hour-usd: '$2.5' is not a price", "such as 2.5"),
+        ([*PLAN[:-1], "1e30"], "--gpus: must be a whole number from 1 to 16,777,216, got 1e30", ""),
+        (
+            ["plan", "meta-llama/Llama-3.1-70B", *PLAN[2:]],
+            "nothing is fetched from Hugging Face",
+            "the catalog has llama-3.1-70b",
+        ),
+        (["plan", "nobody/zyxwvut", *PLAN[2:]], "nobody/zyxwvut: no such file", "download its config.json"),
+        (["estimate", *PLAN[1:], "--layout", "dp8", "--zero", "4"], "--zero: '4' is not a ZeRO stage", "0, 1, 2 and 3"),
         ([*PLAN, "--gpu-hour-usd", "nan"], "a price per GPU-hour must be above 0", ""),
         ([*PLAN, "--gpu-hour-usd", "-1"], "a price per GPU-hour must be above 0", ""),
         (
@@ -166,6 +185,13 @@ def assert_refused(ran, message, hint=""):
 )
 def test_command_line(parlay, arguments, message, hint):
     assert_refused(parlay(*arguments), message, hint)
+
+
+def test_a_folder_without_a_configuration(parlay, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert_refused(parlay("models", "show", "mine"), "mine: is a folder without a config.json", "a model's TOML file")
+    assert_refused(parlay("models", "show", "./mine"), "holds no config.json", "name the file itself")
 
 
 RUN = 'model = "llama-3.1-8b"\ncluster = "dgx-h100"\n'
@@ -306,7 +332,9 @@ def test_a_pipe_that_knows_ascii_alone():
 def test_a_framework_file_whose_model_rests_on_an_unset_variable(parlay, tmp_path):
     script = tmp_path / "train.sh"
     script.write_text("python pretrain_gpt.py --num-layers $L --hidden-size 1024 --num-attention-heads 16 --seq-length 1024\n")
-    assert_refused(parlay("estimate", "--from", script, "--on", "dgx-h100"), "names no model (not understood: --num-layers $L)")
+    for command in ("estimate", "plan"):
+        ran = parlay(command, "--from", script, "--on", "dgx-h100")
+        assert_refused(ran, "names no model (not understood: --num-layers $L)", f"name it before the file: MODEL --from {script}")
 
 
 def test_a_price_without_tokens_is_said_to_give_no_cost(parlay):

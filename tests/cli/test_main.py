@@ -49,7 +49,8 @@ def test_every_command_is_there_and_says_the_same_in_both_helps(parlay, name):
         (["plan"], "missing argument", "parlay plan --help"),
         (["models", "lst"], "no such command 'lst'", "parlay models --help"),
         (["models"], "'models' needs a subcommand", "parlay models --help"),
-        (["estimate", "llama-3.1-8b", "--zero", "4"], "--zero", "parlay estimate --help"),
+        (["plan", "llama-3.1-8b", "--top", "400"], "--top: must be at most 100, got 400", "parlay plan --help"),
+        (["plan", "llama-3.1-8b", "--top=x"], "--top: must be a whole number, got x", "parlay plan --help"),
         (["plan", "llama-3.1-8b", "--on", "dgx-h100", "--gpus", "eight"], "--gpus: 'eight' is not a count", "write it like 512"),
     ],
 )

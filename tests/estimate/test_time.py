@@ -8,6 +8,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import estimate, price
 from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, SENDS, STEP_OPERATORS
 from parlay.hardware.load import load_cluster
@@ -18,6 +19,7 @@ from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, Run
 from parlay.rates.choose import rates_for
+from parlay.rates.datasheet import HOST_ADAM_SHARE
 
 CLUSTER = load_cluster("dgx-h100")
 RATES = rates_for(CLUSTER)
@@ -263,6 +265,22 @@ def test_a_shard_within_the_node_gathers_weights_over_its_links():
 def test_an_offloaded_optimizer_waits_for_the_host_link():
     on, half, off = timed(LLAMA_8B, *({"dp": 8, "offload_optimizer": x} for x in (0.0, 0.5, 1.0)))
     assert on.data.optimizer.value[0] < half.data.optimizer.value[0] < off.data.optimizer.value[0]
+
+
+def test_an_offloaded_optimizer_is_updated_over_the_memory_that_the_gpus_of_a_node_share():
+    """30 bytes of each of the parameters that lie on a host, at the share of its memory's peak that Adam on CPUs reaches."""
+
+    def told(**layout):
+        return timed(LLAMA_8B, layout | {"offload_optimizer": 1.0})[0].data.optimizer
+
+    off = told(dp=16)
+    a_node = 30 * float(parameters(LLAMA_8B).total) / 2
+    seconds = {name: float(off.inputs[f"{name}_seconds"][0]) for name in ("device", "copy", "host")}
+    assert seconds["host"] == pytest.approx(a_node / (HOST_ADAM_SHARE * 614.4e9), rel=1e-9)
+    assert seconds["device"] == 0 < seconds["copy"] < seconds["host"]
+    assert off.value[0] == pytest.approx(sum(seconds.values()))
+    at = [float(told(dp=n, zero=0).inputs["host_seconds"][0]) for n in (8, 1)]
+    assert at[0] == pytest.approx(8 * at[1], rel=1e-9)  # without ZeRO every GPU has all of it on the host
 
 
 def test_the_busiest_expert_rank_sets_the_pace():

@@ -90,6 +90,19 @@ def test_step_traffic_of_what_comes_before_and_after_adam(given, each):
     assert state.step_traffic_bytes(1, **given) == each
 
 
+@pytest.mark.parametrize(("billions", "printed"), [(1, 0.22), (2, 0.51), (4, 1.03), (8, 2.41), (10, 2.57)])
+def test_adam_on_the_cpus_of_a_dgx_2(billions, printed):
+    """ZeRO-Offload, table 4 (CPU-Adam), on two Xeon 8168 with six channels of DDR4-2666: 2 x 6 x 8 B x 2.666e9/s."""
+    assert state.host_step_s(billions * 1e9, memory_bytes_per_s=2 * 6 * 8 * 2.666e9) == pytest.approx(printed, rel=0.2)
+
+
+def test_gpus_share_the_memory_of_their_host():
+    """Eight GPUs with an eighth each take what one with all takes, and half the traffic half of it."""
+    one = state.host_step_s(8e9, memory_bytes_per_s=4e11)
+    assert state.host_step_s(1e9, gpus=8, memory_bytes_per_s=4e11) == one
+    assert state.host_step_s(8e9, bytes_each=state.step_traffic_bytes(1) / 2, memory_bytes_per_s=4e11) == one / 2
+
+
 def test_low_precision_moments():
     assert state.blockwise_moments(256) == 2 * (256 + 4)
     assert state.factored_moments(28672, 8192, matrices=3) == 3 * (28672 + 8192) * 4
@@ -112,6 +125,9 @@ def test_quantised_copies():
         (lambda: state.factored_moments(-1, 1), "`rows`"),
         (lambda: state.quantised_copies(1, block=0.5), "`block`"),
         (lambda: state.step_traffic_bytes(1, master_bytes=-1), "`master_bytes`"),
+        (lambda: state.host_step_s(1, memory_bytes_per_s=0), "`memory_bytes_per_s` must be > 0"),
+        (lambda: state.host_step_s(1, memory_bytes_per_s=1, share=1.5), "`share` must be > 0 and <= 1"),
+        (lambda: state.host_step_s(1, gpus=0, memory_bytes_per_s=1), "`gpus`"),
         (lambda: state.zero_infinity_estimate(1, -1, shards=1), "`largest_layer`"),
     ],
 )

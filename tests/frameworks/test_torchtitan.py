@@ -107,9 +107,7 @@ def test_what_makes_no_sense_gets_one_message(text, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("told", "notes"), [("", 1), ("steps=1000", 0)])
-def test_a_run_of_the_default_steps_is_noted(told, notes):
-    found = job(f"[training]\n{told}")
-    said = [n for n in found.notes if "10,000 steps (torchtitan's default)" in n]
-    assert len(said) == notes
-    assert found.table["training"]["total_tokens"] == (10_000 if notes else 1000) * 2048 * found.table["training"]["global_batch"]
+def test_a_run_is_as_long_as_the_file_says_and_of_no_length_where_it_does_not():
+    assert "total_tokens" not in job("[training]\n").table["training"]
+    found = job("[training]\nsteps=1000")
+    assert found.table["training"]["total_tokens"] == 1000 * 2048 * found.table["training"]["global_batch"]

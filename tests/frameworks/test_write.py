@@ -148,6 +148,20 @@ def test_torchtitan_makes_the_chunks_that_are_written(name, pp, schedule, vpp, f
 
 
 @pytest.mark.parametrize(
+    ("layout", "way", "other"),
+    [
+        ({"dp": 8}, "--cpu-offloading-num-layers", "fine-grained"),
+        ({"dp": 4, "pp": 2}, "--fine-grained-activation-offloading", "--cpu-offloading"),
+        ({"dp": 8, "recompute": ("norm",)}, "--fine-grained-activation-offloading", "--cpu-offloading"),
+    ],
+)
+def test_the_way_of_offloading_activations_that_runs_is_said(layout, way, other):
+    """--cpu-offloading refuses pipeline stages and recompute (transformer_config.py)."""
+    notes = written(load_model("llama-3.1-8b"), Workload(global_batch=64), Layout(**layout, offload_activations=0.5)).notes
+    assert any(way in note and other not in note for note in notes)
+
+
+@pytest.mark.parametrize(
     ("framework", "more", "layout", "said", "missing"),
     [
         ("torchtitan", {"optimizer": "muon"}, {}, None, None),

@@ -166,6 +166,8 @@ def test_clusters_hold_together():
         # a GPU never has more network than scale-up link, except where the scale-up link is PCIe or one xGMI link
         assert cluster.nic_bytes_per_s_per_gpu <= cluster.scale_up_link.bytes_per_s.value, cluster.id
         assert cluster.scale_up_link.kind in ("nvlink", "xgmi", "pcie"), cluster.id
+        if cluster.host_memory_bytes_per_s:
+            assert 4e11 < cluster.host_memory_bytes_per_s.value < 3e12, cluster.id
         if cluster.host_memory_bytes:
             assert 1e11 < cluster.host_memory_bytes.value < 1e13, cluster.id
 

@@ -207,5 +207,6 @@ def test_host_link_of_x86_blackwell_is_pcie_5():
 
 
 def test_only_the_roce_cluster_of_meta_is_oversubscribed():
-    assert load_cluster("meta-24k").oversubscription.value == 7
+    meta = load_cluster("meta-24k")
+    assert (meta.oversubscription.value, meta.pod_gpus.value) == (7, 3072)
     assert load_cluster("meta-24k-ib").oversubscription is None

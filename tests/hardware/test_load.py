@@ -92,6 +92,24 @@ def test_a_part_can_be_changed_in_place(tmp_path):
     assert mine.device.id != "h100-sxm"
 
 
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ('name = "Ours"', True),
+        ('[memory]\nallocatable = "70 GiB"', True),
+        ('hbm_bytes_per_s = "3350 GB/s"', True),  # the same, said otherwise
+        ('hbm_bytes_per_s = "3 TB/s"', False),
+        ('flops_per_s = { bf16 = "800 TFLOP/s" }', False),
+        ("power_w = 500", False),
+    ],
+)
+def test_measured_rates_stay_while_nothing_changes_that_they_depend_on(tmp_path, change, kept):
+    device = load_device(write(tmp_path, "mine.toml", f'extends = "h100-sxm"\n{change}\n'))
+    assert device.rated_as == ("h100-sxm" if kept else "mine")
+    again = load_device(write(tmp_path, "again.toml", 'extends = "mine.toml"\n'))
+    assert again.rated_as == ("h100-sxm" if kept else "again")
+
+
 def test_a_rate_in_gigabits(tmp_path):
     path = write(tmp_path, "mine.toml", 'extends = "dgx-h100"\n[nic_link]\nextends = "roce-400"\nbytes_per_s = "400 Gb/s"\n')
     assert load_cluster(path).nic_link.bytes_per_s.value == 50e9

@@ -141,7 +141,7 @@ def test_cycles_and_long_chains_are_refused(tmp_path):
         (('kinds = ["block"]', 'kinds = ["blok"]'), "layer kind 'blok' is not one of"),
         (("count = 2", "count = 200000"), "200000 layers"),
         (("count = 2", "count = 0"), "count: .*greater than 0"),
-        (("width = 128", "width = 99999999999999999"), "width: .*less than"),
+        (("width = 128", "width = 99999999999999999"), "width: must be at most [\\d,]+, got 99999999999999999"),
         (('[kinds.block.mlp]\nkind = "dense"\nwidth = 128\n', ""), "mlp: is missing"),
     ],
 )

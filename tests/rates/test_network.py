@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parlay.hardware.load import load_cluster
+from parlay.hardware.load import cluster_of, load_cluster
 from parlay.rates.choose import rates_for
 from parlay.rates.datasheet import datasheet_rates
 from parlay.rates.interface import Group
@@ -57,6 +57,21 @@ def test_ranks_of_a_node_share_its_nics(cluster):
     together = float(r.collective("all_gather", 4 * GIB, group(32, 8)).seconds)
     apart = float(r.collective("all_gather", 4 * GIB, group(32, 1)).seconds)
     assert 6.5 < apart / together < 8
+
+
+def test_an_oversubscribed_network_has_its_share_of_the_ports_rate():
+    """4:1 between nodes is a quarter of the rate there and nothing inside a node; above pods of known size it is not counted."""
+    table = {"extends": "dgx-h100", "id": "mine", "name": "mine"}
+    plain, slow, pods = (
+        datasheet_rates(cluster_of(table | more, "mine"))
+        for more in ({"oversubscription": 1}, {"oversubscription": 4}, {"oversubscription": 4, "pod_gpus": 256})
+    )
+    for op in OPS:
+        across, inside = group(32, 8), group(8, 8)
+        one, four, apart = (float(r.collective(op, 64 * GIB, across).seconds) for r in (plain, slow, pods))
+        assert 3 < four / one < 4.01
+        assert apart == one
+        assert slow.collective(op, GIB, inside).seconds == plain.collective(op, GIB, inside).seconds
 
 
 def test_a_ring_across_nodes_passes_every_rank(cluster):

@@ -8,7 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parlay.hardware.load import load_cluster, load_device
+from parlay.estimate.record import features_of
+from parlay.hardware.load import cluster_of, load_cluster, load_device
+from parlay.layouts.layout import Layout
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Group
 from parlay.rates.profile import FOLDER, KNOWN, clock_factor, load_profile, profile_of, profile_rates
@@ -321,3 +325,17 @@ def test_a_cooler_relative_clocks_attention_down_as_it_does_products():
     wide = [float(profile_rates(c, in_step={}).gemm(16384, 16384, 16384, "bf16").seconds) for c in (hot, cool)]
     assert long[0] / long[1] == pytest.approx((5 / 7) ** 0.5, rel=0.02)
     assert long[0] / long[1] == pytest.approx(wide[0] / wide[1], rel=0.02)
+
+
+def test_a_device_with_another_capacity_keeps_what_was_measured():
+    """Products, factors of a training step and the record of runs are those of the device that a file starts from."""
+    mine = cluster_of({"extends": "dgx-h100", "id": "ours", "device": {"memory": {"allocatable": "70 GiB"}}}, "ours")
+    base = load_cluster("dgx-h100")
+    assert mine.device.id != base.device.id
+    ours, theirs = rates_for(mine), rates_for(base)
+    assert ours.name == theirs.name == "profile:h100-sxm"
+    assert ours.in_step == theirs.in_step
+    assert ours.gemm(4096, 8192, 8192, "bf16") == theirs.gemm(4096, 8192, 8192, "bf16")
+    work, layout = Workload(), Layout(tp=8)
+    model = load_model("llama-3.1-8b")
+    assert features_of(model, mine, work, layout) == features_of(model, base, work, layout)

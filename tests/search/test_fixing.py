@@ -52,9 +52,9 @@ def test_values_are_read(text, axis, values):
         ("order=tp-pp", "once each"),
         ("schedule=gdpipe", "should be 'gpipe'"),
         ("recompute=,full", "empty value"),
-        ("shard=-1", "greater than or equal to 1"),
+        ("shard=-1", "must be at least 1"),
         ("tp=any,2", "got 'any'"),
-        ("offload_activations=2", "less than or equal to 1"),
+        ("offload_activations=2", "must be at most 1, got 2"),
         ("tp=", "gives no value"),
     ],
 )

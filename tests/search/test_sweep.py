@@ -84,6 +84,14 @@ def test_the_knee_is_the_last_point_with_nine_tenths_of_the_best(found, speeds, 
     assert [i for i, r in enumerate(rows) if r.knee] == ([] if knee is None else [knee])
 
 
+def test_a_series_without_a_knee_beside_one_with_it_is_accounted_for(found):
+    estimate = next(r.estimate for r in found.rows if r.estimate)
+    bent, flat = [row_of(8, 100, estimate), row_of(16, 50, estimate)], [row_of(8, 100, estimate), row_of(16, 99, estimate)]
+    text = " ".join(sweep_lines(module.Sweep(module._with_knees([*bent, *flat]), weak=False, interrupted=False), Page(100)))
+    assert "a series that ends above it has none" in text
+    assert "a series that ends" not in " ".join(sweep_lines(module.Sweep(tuple(flat), weak=False, interrupted=False), Page(100)))
+
+
 def test_series_do_not_mix(found):
     estimate = next(r.estimate for r in found.rows if r.estimate)
     series = [row_of(8, 100, estimate), row_of(16, 50, estimate)]
