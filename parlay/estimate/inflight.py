@@ -39,6 +39,8 @@ def _of(name: str, p: Array, v: Array, m: Array, r: Array) -> Array:
         found = flight.zb_v_in_flight(p, m) if name == "zb-v" else flight.dualpipe_in_flight(2 * p, 2 * m) / 2
     elif name == "dualpipe":
         found = flight.dualpipe_in_flight(p, m) / 2
-    else:  # 1f1b and zb-h1
+    elif name == "zb-h1":  # a weight gradient that waits keeps its products' inputs, nearly all that is kept: p on every stage
+        found = flight.one_f_one_b_in_flight(p, np.zeros_like(r), m)
+    else:  # 1f1b
         found = flight.one_f_one_b_in_flight(p, r, m)
     return np.asarray(found, dtype=np.float64)

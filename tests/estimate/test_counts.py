@@ -81,7 +81,7 @@ EXACT = {
     "falcon-7b": 6_921_720_704,  # tied by the class; the hub counts the stored copy too: 7,217,189,760
     "falcon-40b": 41_303_293_952,
     "dbrx": 131_596_523_520,
-    "llama-4-scout": 108_225_039_360,
+    "llama-4-scout": 108_641_793_536,
     "jamba-v0.1": 51_570_323_328,
     "command-r": 34_980_831_232,
     "mamba-2.8b": 2_768_345_600,
@@ -101,7 +101,7 @@ ACTIVE = {  # with and without the input embedding; None where head and embeddin
     "grok-1": (83_756_587_008, None),
     "nemotron-3-nano-30b-a3b": (3_580_073_408, 3_227_751_872),  # model card: 3.6B, 3.2B without embeddings
     "qwen3-30b-a3b": (3_353_032_704, 3_041_867_776),
-    "llama-4-scout": (17_628_072_960, None),
+    "llama-4-scout": (18_044_827_136, None),
 }
 
 
