@@ -96,7 +96,12 @@ def data_parallel(
         sources.append(found.source)
         copy_source = found.copy_source
     reduce, gather, copies, hidden, lost = seconds[:, end_of]
-    around = dict(zip(("around_gather", "around_reduction"), settings.shard_copies, strict=True))
+    fully = layouts.zero == 3
+    around_gather, around_reduction = settings.shard_copies
+    around = {
+        "around_gather": np.where(fully, around_gather, 0.0),
+        "around_reduction": np.where(fully, around_reduction, _reduction_passes(settings, layouts) * settings.gradient_bytes),
+    }
 
     def explain() -> tuple[Term, ...]:
         reduced, gathered = _moved(settings, rates, layouts, stages, pipes, domain)
@@ -104,7 +109,7 @@ def data_parallel(
         return (
             Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", transfer, reduced, source, note=OF_LARGEST),
             Term("step.exposed.dp_gather", "weight gathering", gather, "s", transfer, gathered, source, note=OF_LARGEST),
-            Term("step.exposed.dp_copies", "shard copies", copies, "s", "buffers.shard_copy_bytes", around, copy_source),
+            Term("step.exposed.dp_copies", "data-parallel copies", copies, "s", "buffers.shard_copy_bytes", around, copy_source),
             *((tied,) if tied else ()),
         )
 
@@ -235,14 +240,22 @@ def _end_of_step(
     lost_r = lost_s(beside, scatter * (1 - last), backward) * times if settings.overlap_grad_reduce else none
     lost_g = lost_s(beside, gather * (1 - last), forward) if settings.overlap_param_gather else none
     lost = np.where(stages.index == 0, lost_r + lost_g, 0.0)
-    exposed = np.where(stages.exists, exposed_r * times + exposed_g + lost, -1.0)
+    passes = _reduction_passes(settings, layouts)[:, None]
+    moved = rates.stream(passes * settings.gradient_bytes * local.trained.total, "copy")
+    copies = np.where(passes > 0, moved.seconds, 0.0) * times
+    exposed = np.where(stages.exists, exposed_r * times + exposed_g + lost + copies, -1.0)
     rows = np.arange(len(layouts))
     worst = np.argmax(exposed, axis=1)
     reduce, gathered = (exposed_r * times)[rows, worst], exposed_g[rows, worst]
     everything = (scatter * times + gather)[rows, worst]
     hidden = everything - reduce - gathered
     hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
-    return _Traffic(reduce, gathered, hidden, lost[rows, worst], transfers.source)
+    return _Traffic(reduce, gathered, hidden, lost[rows, worst], transfers.source, copies[rows, worst], moved.source)
+
+
+def _reduction_passes(settings: Settings, layouts: Layouts) -> Array:
+    """Return the passes over the gradients around a reduction below ZeRO stage 3, none where nothing is reduced."""
+    return np.asarray(np.where(layouts.zero == 0, *settings.reduction_passes) * (layouts.dp * layouts.cp > 1))
 
 
 def _buckets(settings: Settings, layouts: Layouts, parameters: Array) -> Array:

@@ -157,6 +157,13 @@ GRADIENT_PASSES: dict[Framework, float] = {
     "nanotron": 3.0,
 }
 UNSCALING_PASSES = 2.0
+# Passes over the gradients around their reduction, at ZeRO stage 0 and at 1 or 2: Megatron divides a bucket in place
+# (core/distributed/param_and_grad_buffer.py, start_grad_sync); DeepSpeed flattens, divides and copies back (runtime/engine.py,
+# allreduce_bucket and allreduce_and_copy), or copies into its bucket and divides (zero/stage_1_and_2.py, average_tensor);
+# PyTorch's DDP copies into buckets and out of them; nanotron reduces its buffer with the mean as it is.
+REDUCTION_PASSES: dict[Framework, tuple[float, float]] = {
+    "megatron-core": (2.0, 2.0), "hai-llm": (2.0, 2.0), "deepspeed": (6.0, 4.0), "torchtitan": (4.0, 4.0), "nanotron": (0.0, 0.0),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,6 +202,7 @@ class Settings:
     bucket_elements: int | None
     assumptions: tuple[str, ...]
     shard_copies: tuple[float, float] = (0.0, 0.0)  # bytes a parameter moves on the device around a gathering, a reduction
+    reduction_passes: tuple[float, float] = (0.0, 0.0)  # over the gradients around their reduction, at ZeRO stage 0 and at 1 or 2
     keeps_gathered: bool = False  # a product whose input sequence parallelism gathers keeps it gathered
     frozen_bytes: float | None = None  # of a weight that is not trained; None: all are
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
@@ -324,6 +332,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
         shard_copies=_shard_copies(workload, BYTES[base.reduce]),
+        reduction_passes=REDUCTION_PASSES[who],
         keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
         frozen_bytes=None if workload.lora_rank is None else 4.0 if fp32 else 2.0,
         grouped_experts=workload.moe_grouped is not False,

@@ -144,7 +144,7 @@ def test_stages_that_finish_early_hide_their_reduction_in_the_drain():
 
 
 def copies(framework, date=None, model=LLAMA_70B, layout=None, **workload):
-    """Bytes that shard copies move, from their seconds at the stream's own rate."""
+    """Bytes that data-parallel copies move, from their seconds at the stream's own rate."""
     found = data(model, {"dp": 64, "zero": 3} | (layout or {}), framework=framework, framework_date=date, **workload)
     return float(np.atleast_1d(found.explain()[2].value)[0])
 
@@ -170,8 +170,16 @@ def test_a_pipeline_copies_once_a_step_and_gathers_once():
     assert largest == pytest.approx(10 * parameters * W, rel=0.15)  # the ends hold the vocabulary as well
 
 
-def test_only_sharded_parameters_are_copied():
-    assert copies("torchtitan", layout={"zero": 1}) == 0
+@pytest.mark.parametrize(("framework", "zero", "bytes_each"), [
+    ("megatron-core", 0, 2 * 4), ("megatron-core", 1, 2 * 4),  # divided in place, in fp32
+    ("deepspeed", 0, 6 * 2), ("deepspeed", 1, 4 * 2),  # flattened, divided and copied back; copied into a bucket and divided
+    ("nanotron", 1, 0),
+])  # fmt: skip
+def test_gradients_are_gone_over_around_a_plain_reduction(framework, zero, bytes_each):
+    W = RATES.stream(1e12, "copy").seconds / 1e12
+    layout = {"tp": 8, "dp": 8, "zero": zero}
+    assert copies(framework, layout=layout) == pytest.approx(bytes_each * 70_553_706_496 / 8 * W, rel=0.01)
+    assert copies(framework, layout={"tp": 8, "dp": 1, "zero": zero}) == 0
 
 
 @pytest.mark.parametrize(("shard", "inside", "copies"), [(4, 4, (4, 2)), (8, 8, (2, 1)), (2, 2, (8, 4))])

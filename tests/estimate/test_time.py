@@ -246,11 +246,11 @@ def test_overlapped_gradients_and_weights_show_less_and_all_time_is_counted(zero
 
 
 def test_sharded_weights_move_more_than_a_sharded_optimizer():
-    """ZeRO-3 gathers each weight twice a micro-batch: half as much traffic again at one micro-batch, more with more."""
+    """ZeRO-3 gathers each weight twice a micro-batch: more traffic at one micro-batch, though buckets cost ZeRO-1 some, and far more with more."""
     given = {"framework": "torchtitan"}
-    for m, least in ((1, 1.2), (4, 4.0)):
+    for m, least in ((1, 1.05), (4, 4.0)):
         one, three = timed(LLAMA_8B, *({"dp": 64, "zero": z} for z in (1, 3)), global_batch=64 * m, **given)
-        moved = [t.data.exposed[0] + t.data.hidden[0] for t in (one, three)]
+        moved = [t.data.exposed[0] + t.data.hidden[0] - term(t, "step.exposed.dp_copies") for t in (one, three)]
         assert moved[1] > least * moved[0]
         assert three.data.exposed[0] < moved[1]
 
