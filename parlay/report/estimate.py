@@ -7,7 +7,7 @@ from parlay.estimate.estimate import Estimate
 from parlay.estimate.terms import Term
 from parlay.report.layout import options
 from parlay.report.question import both_questions, question_lines
-from parlay.report.sources import accuracy_lines, assumption_lines
+from parlay.report.sources import accuracy_lines, assumption_lines, both_assumption_lines
 from parlay.report.table import Column, Page, apportion, render, wrap
 from parlay.units import GIB, show_bytes, show_count, show_rate, show_seconds, show_usd, significant
 
@@ -134,6 +134,4 @@ def compare_lines(first: Estimate, second: Estimate, page: Page) -> list[str]:
                 Column(f"B - A {shown}"),
             ]
             out += [*render(columns, cells, page), ""]
-    if len(out) and not out[-1]:
-        out.pop()
-    return out
+    return [*out, *both_assumption_lines(first, second, page)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from parlay.estimate.counts import CONVENTIONS
 from parlay.estimate.estimate import Estimate
 from parlay.estimate.precision import matmul_dtype
@@ -24,12 +26,23 @@ LEAST_SHARE = 0.005  # of the step; what prints as 0 % is left out
 
 def assumption_lines(e: Estimate, page: Page) -> list[str]:
     """Return the settings that were taken because nothing else was said, one a line."""
-    if not e.assumptions:
+    return _assumed("assumed, since nothing else was said:", e.assumptions, page)
+
+
+def both_assumption_lines(first: Estimate, second: Estimate, page: Page) -> list[str]:
+    """Return what two estimates assume, and what only one of them does."""
+    a, b = first.assumptions, second.assumptions
+    return [
+        *_assumed("assumed in both, since nothing else was said:", [text for text in a if text in b], page),
+        *_assumed("assumed in A alone:", [text for text in a if text not in b], page),
+        *_assumed("assumed in B alone:", [text for text in b if text not in a], page),
+    ]
+
+
+def _assumed(title: str, texts: Sequence[str], page: Page) -> list[str]:
+    if not texts:
         return []
-    out = ["assumed, since nothing else was said:"]
-    for text in e.assumptions:
-        out += wrap(f"- {text}", page, indent="  ", hang="  ")
-    return out
+    return [title, *(line for text in texts for line in wrap(f"- {text}", page, indent="  ", hang="  "))]
 
 
 def assumption_count(e: Estimate, page: Page) -> list[str]:

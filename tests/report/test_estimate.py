@@ -54,6 +54,18 @@ def test_lines_fit_the_terminal(mixtral, planned, width):
     assert [line for line in lines if len(line) > width] == []
 
 
+def test_a_comparison_says_what_either_side_assumes(mixtral):
+    other = estimate(
+        mixtral.model, mixtral.cluster, Workload(seq_len=8192, global_batch=256, gradient_dtype="bf16"), mixtral.layout
+    )
+    lines = compare_lines(mixtral, other, Page())
+    both, first = (lines.index(f"assumed in {x}:") for x in ("both, since nothing else was said", "A alone"))
+    assert "  - main weights in fp32" in lines[both:first]
+    assert lines[first + 1].startswith("  - gradients accumulate in fp32")
+    assert "assumed in B alone:" not in lines
+    assert "assumed in A alone:" not in compare_lines(mixtral, mixtral, Page())
+
+
 def test_a_wide_terminal_shows_more_columns(planned):
     narrow, wide = (next(x for x in plan_lines(planned, Page(w), 2.0) if x.startswith("#")) for w in (60, 200))
     assert len(wide.split()) > len(narrow.split())
