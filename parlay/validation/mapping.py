@@ -263,8 +263,9 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         raise _Refused("the sequence length is not printed")
     model, multiple = _as_trained(run, model, said)
     states = run.setting("optimizer_state_dtypes")
+    # What is accumulated and reduced is the buffer's format; "main grads" are how the optimizer reads it.
     main = words.gradient_of(states) if "main grads" in states else None
-    gradient = main or words.gradient_of(run.setting("grad_dtype")) or habit.gradient
+    gradient = words.gradient_of(run.setting("grad_dtype")) or main or habit.gradient
     if gradient is None and precision == "bf16":
         gradient = habit.bf16_gradient
     master, moment = words.states_of(states, precision)
