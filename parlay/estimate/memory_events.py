@@ -89,25 +89,22 @@ def peak(
     rest = rest + (0.0 if head_cached or frozen else table_gradient)
     early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
-    moving = gathered.backward
-    fsdp, absent, ends = gathered.apart, np.zeros((1, 1)), np.zeros((1, 1), dtype=bool)
-    pooled = np.zeros((1, 1))
+    fsdp, moving, absent, pooled = gathered.apart, gathered.backward, np.zeros((1, 1)), np.zeros((1, 1))
+    gone = absent  # of kept tensors, where a layer's backward pass peaks with the last layer to run
     if fsdp is not None:
-        first = at_loss + fsdp.loss >= at_output + fsdp.output
-        loss = np.where(fsdp.here, np.where(first, at_loss, 0.0), loss)
-        rest = np.where(fsdp.here, np.where(first, 0.0, at_output), rest)
-        moving = np.where(fsdp.here, np.where(first, fsdp.loss, fsdp.output), moving)
-        last_layer = per_micro_batch / np.maximum(stages.layer_total, 1.0) - kept  # all but one layer's kept tensors are gone
-        absent, ends = fsdp.absent, last_layer > -fsdp.absent
-        transient = np.where(fsdp.here, 0.0, transient)
+        loss, rest, moving = _output_apart(fsdp, at_loss, at_output, (loss, rest, moving))
+        absent, gone = fsdp.absent, np.maximum(kept - per_micro_batch / np.maximum(stages.layer_total, 1.0), 0.0)
+        gone = np.where(fsdp.here & (gone < absent), gone, 0.0)
+        transient = np.where(fsdp.here, 0.0, transient)  # gradients are counted with what is gathered
         pooled = kept + _pooled(tables, stages, at_loss, backward + gathered.backward, fsdp)
+    at_end = gone > 0
     rest = rest + _deferred(model, workload, layouts, tables)
     backward = backward + transient
     output = np.where(stages.head, loss + rest + moving - absent, 0.0)
     embedding = table_gradient + stream + gathered.embedding
     event, largest = _largest((
         forward + gathered.forward - absent,
-        backward + gathered.backward + (np.where(ends, last_layer, -absent) if fsdp is not None else 0.0),
+        backward + gathered.backward - np.where(at_end, gone, absent),
         output,
         step - kept,
         np.where(stages.embedding & (not frozen), embedding - per_micro_batch, -kept),
@@ -116,9 +113,8 @@ def peak(
     def explain() -> tuple[Array, Term]:
         at = [event == i for i in range(len(EVENTS))]
         left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
-        if fsdp is not None:
-            left = np.where(at[BACKWARD] & ends, kept + last_layer, left)
-        missing = np.where(at[FORWARD] | at[OUTPUT] | at[BACKWARD] & ~ends, -absent, 0.0)
+        left = left - np.where(at[BACKWARD], gone, 0.0)
+        missing = np.where(at[FORWARD] | at[OUTPUT] | at[BACKWARD] & ~at_end, -absent, 0.0)
         whole = (gathered.forward, gathered.backward, moving, np.zeros((1, 1)), gathered.embedding)
         parts = (
             Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward, 0.0), formula="activations_moe.combine_held"),
@@ -141,6 +137,17 @@ def peak(
     # Less than one micro-batch may be left on the device where activations go to the host: then nothing is kept at that moment.
     left = np.where(event == EMBEDDING, np.maximum(kept, per_micro_batch), kept)
     return Peak(event, left + largest, pooled, explain)
+
+
+def _output_apart(fsdp: Apart, at_loss: Array, at_output: Array, plain: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return logits and loss, all else, and what is gathered at the output layer's peak; FSDP2's is at the loss or after it."""
+    first = at_loss + fsdp.loss >= at_output + fsdp.output
+    here = (
+        np.where(first, at_loss, 0.0),
+        np.where(first, 0.0, at_output),
+        np.where(first, fsdp.loss, fsdp.output),
+    )
+    return tuple(np.where(fsdp.here, mine, other) for mine, other in zip(here, plain, strict=True))
 
 
 def _pooled(tables: Tables, stages: Stages, at_loss: Array, backward: Array, fsdp: Apart) -> Array:

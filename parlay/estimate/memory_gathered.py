@@ -3,8 +3,9 @@
 FSDP2's moments were read off real `fully_shard` under torchtitan's wrapping (scripts/simulate_fsdp.py, PyTorch 2.13). The
 output layer stays gathered until its own backward pass; a block's weights, its gradients, the next block's all-gather output
 and the reduction's input of whatever came before lie beside each other; all-gathers and reductions allocate in pools of their
-streams. Not known: how pools grow where blocks are larger than the output layer (experts); there the largest moment of the
-compute pool stands for what it reserves.
+streams. Not known: how pools grow where blocks are larger than the output layer (experts), or over a pipeline: there the largest
+moment of the compute pool, or the share that other frameworks' ranks show, stands for what they reserve; and what HSDP's
+all-reduce holds one layer longer is not counted. DeepSpeed and Megatron-FSDP gather and reduce by rules of their own.
 """
 
 from __future__ import annotations
