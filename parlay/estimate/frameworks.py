@@ -46,12 +46,14 @@ BLACKWELL_WORKSPACE_SINCE = date(2026, 5, 13)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LossBytes:
-    """Bytes per logit: at the forward peak, kept for the backward pass, at the backward peak; and sequence chunks."""
+    """Bytes per logit: at the forward peak, kept for the backward pass, at the backward peak; sequence chunks; and of the output
+    itself, which a training loop lets go before the backward pass, and a pipeline does not."""
 
     forward: float
     kept: float
     backward: float
     chunks: float = 1.0
+    output: float = 0.0
 
 
 # frameworks' cross entropies: Megatron core/tensor_parallel/cross_entropy.py:25,60-110, core/fusions/fused_cross_entropy.py:82;
@@ -64,6 +66,9 @@ VOCAB_PARALLEL = LossBytes(6.0, 4.0, 6.0)
 FUSED = LossBytes(10.0, 4.0, 6.0)
 TE_IN_PLACE = LossBytes(2.0, 2.0, 2.0)
 EAGER = LossBytes(10.0, 6.0, 14.0)
+# torchtitan deletes the bf16 logits before the backward pass (train.py, `del pred`), which holds three fp32 tensors: the
+# softmax, its gradient, and the gradient that comes in. Their memory fits none of these, so it stays reserved: 14 again.
+DELETED = LossBytes(10.0, 4.0, 12.0, output=2.0)
 # Compiled, the loss is one kernel a direction: bf16 logits stay and their bf16 gradient comes beside them, with no fp32 copy.
 COMPILED = LossBytes(2.0, 2.0, 4.0)
 CHUNKS = 8.0
@@ -315,7 +320,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         converted_bytes=(_converted_bytes(who, grad, master, moment), _converted_bytes(who, sharded, master, moment)),
         copied_bytes=0.0 if own_master or master != "fp32" or (who == "megatron-core" and moment != "fp32") else BYTES[master],
         reduce_bytes=BYTES[sharded if who == "megatron-core" else base.reduce],  # Megatron-FSDP reduces in its gradients' format
-        loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day),
+        loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day, who),
         vocab_multiple=vocab,
         overlap_grad_reduce=reduce,
         overlap_param_gather=gather,
@@ -385,7 +390,7 @@ def _torch_workspace(capability: float, workload: Workload, day: date) -> float:
     return TORCH_LARGE_WORKSPACE_MIB if large or workload.deterministic else TORCH_WORKSPACE_MIB
 
 
-def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
+def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date, who: Framework) -> LossBytes:
     """Return what a cross entropy holds per logit; `day` tells versions of one implementation apart."""
     if name == "te":
         return TE_IN_PLACE if day < TE_LOSS_SEPARATE_SINCE else VOCAB_PARALLEL
@@ -394,7 +399,7 @@ def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date) -> LossBytes:
         return dataclasses.replace(plain, chunks=CHUNKS)
     if name == "fused":
         return FUSED
-    return plain
+    return DELETED if plain is EAGER and who == "torchtitan" else plain
 
 
 def _shard_copies(workload: Workload, reduce_bytes: float) -> tuple[float, float]:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.kept import Kept
-from parlay.estimate.memory_buffers import caches, gathered, left_inputs, outside
+from parlay.estimate.memory_buffers import caches, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
+from parlay.estimate.memory_gathered import apart, gathered
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import Static, static_state
 from parlay.estimate.memory_tables import Tables
@@ -36,6 +37,8 @@ from parlay.models.spec import ModelSpec
 Array = NDArray[np.float64]
 
 RESERVE_SHARE = 0.038  # reserved over allocated less one: median of 344 measured ranks (formulas.buffers.allocator_reserve)
+# The same beyond what FSDP2's pools are known to keep (memory_events): median of torchtitan's 12 measured runs without a pipeline
+POOLS_SHARE = 0.018
 DETAILED = 1024  # up to this many layouts the tree names every kept tensor
 
 
@@ -83,8 +86,8 @@ class Memory:
     @property
     def reserved(self) -> Array:
         """What the allocator holds at the peak."""
-        allocated = self.allocated
-        return np.asarray(allocated + buffers.allocator_reserve(allocated, share=RESERVE_SHARE))
+        state = buffers.allocator_reserve(self.state.by_layout("held"), share=self.moment.by_layout("share"))
+        return np.asarray(self.allocated + self._real(self.moment.by_layout("reserve") + state))
 
     @property
     def after_step(self) -> Array:
@@ -137,21 +140,21 @@ def memory(
     tables, local = tables.take(at), pipes.local(at)
     share = checkpointed_share(few, here)
     kept, by_kind = kept_by_stage(model, here, tables, share)
-    always, ahead, behind = gathered(settings, few, here, tables, local)
+    held_by = gathered(model, workload, settings, few, here, tables, local)
     cached = caches(model, workload, settings, few, here, tables)
     unsharded = Term(
-        "memory.gathered", "weights and buckets kept gathered", always, formula="buffers.bucket_bytes", source="default"
+        "memory.gathered", "weights and buckets kept gathered", held_by.always, formula="buffers.bucket_bytes", source="default"
     )
-    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]], ahead, behind)
+    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]], held_by)
     beyond = outside(model, cluster, workload, few, tables)
-    stays = cached.value + always
+    stays = cached.value + held_by.always
     held, left = stays + top.held, stays + left_inputs(settings, few, here, tables)
     fixed = state.term.value * np.ones(here.share.shape[1])
-
-    def with_reserve(bytes_held: Array) -> Array:
-        return np.asarray(bytes_held + buffers.allocator_reserve(bytes_held, share=RESERVE_SHARE))
-
-    everything = with_reserve(fixed)[owned.row_of] + (with_reserve(held) + beyond.value)[moment_of]
+    pooled = apart(settings, few)[:, None]
+    each = np.where(pooled, POOLS_SHARE, RESERVE_SHARE)
+    filled = np.where(pooled, np.maximum(stays + top.pooled, held), held)
+    reserve = filled - held + buffers.allocator_reserve(filled, share=each)
+    everything = fixed[owned.row_of] * (1.0 + each[moment_of]) + (held + reserve + beyond.value)[moment_of]
     total_bytes = everything if stages.everywhere else np.where(stages.exists, everything, 0.0)
 
     def explain() -> Term:
@@ -160,19 +163,20 @@ def memory(
         activations = _activations(at_peak, kept, by_kind, here, tables, share, detailed=detailed)
         parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, temporaries))
         allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, owned.rows, owned.row_of), *parts))
-        reserve = Term("memory.reserve", "allocator's reserve", buffers.allocator_reserve(allocated.value, share=RESERVE_SHARE),
-                       formula="buffers.allocator_reserve", source="assumed", inputs={"share": RESERVE_SHARE})  # fmt: skip
-        tree = total("memory", "device memory", (allocated, reserve, spread(beyond, rows, moment_of)))
+        beside = reserve[moment_of] + buffers.allocator_reserve(fixed[owned.row_of], share=each[moment_of])
+        free = Term("memory.reserve", "allocator's reserve", beside, formula="buffers.allocator_reserve", source="assumed",
+                    inputs={"share": each[moment_of]})  # fmt: skip
+        tree = total("memory", "device memory", (allocated, free, spread(beyond, rows, moment_of)))
         return dataclasses.replace(tree, value=total_bytes)
 
     return Memory(
         explain=explain,
         total=total_bytes,
         state=_Rows({"held": fixed, "left": fixed + state.left}, owned.rows, owned.row_of),
-        moment=_Rows({"held": held, "left": left, "event": top.event}, rows, moment_of),
+        moment=_Rows({"held": held, "left": left, "event": top.event, "reserve": reserve, "share": each}, rows, moment_of),
         exists=stages.exists,
         limit_bytes=float(cluster.device.memory.allocatable.value),
-        assumptions=_assumptions(settings, workload, model),
+        assumptions=_assumptions(settings, workload, model, pooled),
     )
 
 
@@ -224,10 +228,15 @@ def _activations(
     return Term("memory.activations", label, held, parts=tuple(parts))
 
 
-def _assumptions(settings: Settings, workload: Workload, model: ModelSpec) -> tuple[str, ...]:
+def _assumptions(settings: Settings, workload: Workload, model: ModelSpec, pooled: NDArray[np.bool_]) -> tuple[str, ...]:
     """Return what the figures rest on beyond the frameworks' defaults."""
     said = list(settings.assumptions)
-    said.append(f"the allocator reserves {RESERVE_SHARE:.1%} beyond the peak (median of measured ranks; 0.7 % to 9.3 % occur)")
+    if not pooled.all():
+        said.append(
+            f"the allocator reserves {RESERVE_SHARE:.1%} beyond the peak (median of measured ranks; 0.7 % to 9.3 % occur)"
+        )
+    if pooled.any():
+        said.append(f"FSDP2's streams reserve in pools of their own, and {POOLS_SHARE:.1%} beyond (median of torchtitan's runs)")
     said.append("communication buffers and device context are typical sizes, not measured here")
     if any(k.mlp.kind == "moe" for k in model.kinds.values()):
         how = f"capacity factor {workload.moe_capacity_factor:g}, padded" if workload.moe_capacity_factor else "dropless"

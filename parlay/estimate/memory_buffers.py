@@ -1,4 +1,4 @@
-"""What a rank holds beside state and activations: caches, workspaces, gathered blocks, and what lies outside the allocator."""
+"""What a rank holds beside state and activations: caches, workspaces, and what lies outside the allocator."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.frameworks import GRADIENT_BYTES, Settings, capability_of
-from parlay.estimate.local import LocalParameters
+from parlay.estimate.frameworks import Settings, capability_of
 from parlay.estimate.memory_tables import Tables
-from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import activations as act
@@ -28,10 +26,6 @@ CHANNELS = 16.0  # NCCL channels of a communicator: 16 to 24 are usual; the lowe
 SWITCH_CHANNELS = {9: 16.0, 10: 24.0}  # NVLS channels by compute capability (NCCL src/transport/nvls.cc:414-434)
 SWITCH_RANKS = 3.0  # NVLS is used from this many ranks of one NVLink domain on
 TE_GROUPED_STREAMS = 4.0  # further workspaces once a grouped product ran (TransformerEngine cpp_extensions/gemm.py:37-67)
-PREFETCH_ELEMENTS = 5e8  # Megatron-FSDP gathers at least this many elements ahead (megatron_fsdp.py:415-444)
-REDUCE_QUEUE_ELEMENTS = 1e9  # and lets this many gradients wait for their reduction (megatron_fsdp.py:443)
-LIVE_ELEMENTS = 1e9  # DeepSpeed stage3_max_live_parameters and max_reuse_distance (zero/config.py:215-244)
-DEEPSPEED_BUCKET = 5e8  # reduce_bucket_size, allgather_bucket_size (zero/config.py:113,132)
 
 
 def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
@@ -102,59 +96,6 @@ def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Ta
     part = tables.row(tables.bytes.stream)
     named = 2.0 * (stages.chunks - stages.embedding) - stages.head  # the last stage's gradient is among the caches
     return np.asarray(np.where((layouts.pp > 1)[:, None], named, 0.0) * part)
-
-
-def gathered(
-    settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, local: LocalParameters
-) -> tuple[Array, Array, Array]:
-    """Return what ZeRO holds unsharded: always (by layout and stage), and on top in a forward and in a backward pass."""
-    always, forward, backward = (np.zeros(local.dense.shape) for _ in range(3))
-    if settings.framework == "deepspeed":
-        bucket = buffers.bucket_bytes(
-            local.trained.total, bucket_elements=DEEPSPEED_BUCKET, element_bytes=settings.gradient_bytes
-        )
-        always = np.where((layouts.zero >= 2)[:, None], bucket, 0.0)
-    rows = np.flatnonzero(layouts.zero >= 3)
-    if len(rows):
-        shards, _ = shards_of(layouts)
-        unit, piped, mine = tables.look(tables.unit_elements)[rows], (layouts.pp > 1)[rows, None], local.take(rows)
-        root = tables.row(tables.bytes.table_gradient)[rows] * stages.head[rows]
-        stay, ahead, behind = _sharded(settings, unit, piped, mine, shards[rows], root)
-        always[rows] += stay
-        forward[rows], backward[rows] = ahead, behind
-    return always, forward, backward
-
-
-def _sharded(
-    settings: Settings, unit: Array, piped: NDArray[np.bool_], local: LocalParameters, shards: Array, root: Array
-) -> tuple[Array, Array, Array]:
-    """Return `gathered` for layouts at ZeRO stage 3: `unit` the largest block, `local` the stage's parameters."""
-    mine, trained = local.total, local.trained.total
-    # Frozen blocks have no gradients, and those of adapters are small beside the weights they stand at.
-    grad = 0.0 if local.adapters is not None else GRADIENT_BYTES
-    reduce = 0.0 if local.adapters is not None else settings.reduce_bytes
-    if settings.framework == "deepspeed":
-        live = np.minimum(buffers.bucket_bytes(mine, bucket_elements=LIVE_ELEMENTS, element_bytes=2.0) + 2.0 * unit, 2.0 * mine)
-        return np.zeros(mine.shape), np.asarray(live), np.asarray(live)
-    ahead = np.asarray(buffers.unsharded_forward(unit, shards=shards))
-    behind = np.asarray(buffers.unsharded_backward(unit, gradient_bytes=grad, reduce_bytes=reduce))
-    if settings.framework == "megatron-core":
-        prefetch = buffers.bucket_bytes(mine, bucket_elements=PREFETCH_ELEMENTS, element_bytes=2.0)
-        queue = buffers.bucket_bytes(
-            trained, bucket_elements=REDUCE_QUEUE_ELEMENTS, element_bytes=settings.sharded_gradient_bytes
-        )
-        ahead = np.minimum(2.0 * unit + prefetch + root, 2.0 * mine)  # never more than there are
-        behind, root = ahead + queue, 0.0 * root  # and none between two steps
-    reshard = settings.reshard_after_forward
-    # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
-    # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).
-    stays = piped if reshard is None else np.full(piped.shape, not reshard)
-    whole = 2.0 * mine + np.where(piped, settings.reduce_bytes * trained, 0.0)
-    return (
-        np.where(stays, whole, root),
-        np.where(stays, 0.0, ahead),
-        np.where(stays, reduce * unit, behind),
-    )
 
 
 def _nvlink_tokens(ranks: NDArray[np.int64]) -> Array:

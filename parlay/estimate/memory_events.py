@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings
+from parlay.estimate.memory_gathered import Apart, Gathered
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
@@ -36,6 +37,7 @@ class Peak:
 
     event: NDArray[np.int64]
     held: Array  # both together
+    pooled: Array  # the same with all that the pools of FSDP2's streams keep; where its moments lie apart
     explain: Callable[[], tuple[Array, Term]]  # activations, and the temporaries term by term
 
 
@@ -66,7 +68,7 @@ def kept_by_stage(model: ModelSpec, stages: Stages, tables: Tables, share: Array
 
 def peak(
     model: ModelSpec, workload: Workload, settings: Settings, layouts: Layouts, stages: Stages, tables: Tables,
-    per_micro_batch: Array, step: Array, forward_gathered: Array, backward_gathered: Array,
+    per_micro_batch: Array, step: Array, gathered: Gathered,
 ) -> Peak:  # fmt: skip
     """Return the largest moment of every stage."""
     s = tables.shard
@@ -79,25 +81,44 @@ def peak(
     frozen = settings.frozen_bytes is not None
     transient = 0.0 if linear_cached or frozen else 2.0 * tables.look(tables.largest_matrix)
     # In a pipeline the gradient that came in last is still named while the next forward pass runs (schedules.py:2436).
-    forward = tables.look(tables.forward_extra) + np.where(piped, stream, 0.0) + forward_gathered
-    backward = tables.look(tables.backward_extra) + transient + backward_gathered
+    forward = tables.look(tables.forward_extra) + np.where(piped, stream, 0.0)
+    backward = tables.look(tables.backward_extra)
     loss_forward, loss, rest = _output_layer(settings, layouts, stages, tables)
+    at_loss = np.maximum(loss_forward, loss + tables.row(tables.bytes.before_head))
+    at_output = rest
     rest = rest + (0.0 if head_cached or frozen else table_gradient)
     early = loss_forward > loss + rest  # the loss itself is the peak, before any gradient exists
     loss, rest = np.where(early, loss_forward, loss), np.where(early, 0.0, rest)
+    fsdp, moving, absent, pooled = gathered.apart, gathered.backward, np.zeros((1, 1)), np.zeros((1, 1))
+    gone = absent  # of kept tensors, where a layer's backward pass peaks with the last layer to run
+    if fsdp is not None:
+        loss, rest, moving = _output_apart(fsdp, at_loss, at_output, (loss, rest, moving))
+        absent, gone = fsdp.absent, np.maximum(kept - per_micro_batch / np.maximum(stages.layer_total, 1.0), 0.0)
+        gone = np.where(fsdp.here & (gone < absent), gone, 0.0)
+        transient = np.where(fsdp.here, 0.0, transient)  # gradients are counted with what is gathered
+        pooled = kept + _pooled(tables, stages, at_loss, backward + gathered.backward, fsdp)
+    at_end = gone > 0
     rest = rest + _deferred(model, workload, layouts, tables)
-    output = np.where(stages.head, loss + rest + backward_gathered, 0.0)
-    embedding = np.where(stages.embedding & (not frozen), table_gradient + stream + backward_gathered - per_micro_batch, -kept)
-    event, largest = _largest((forward, backward, output, step - kept, embedding))
+    backward = backward + transient
+    output = np.where(stages.head, loss + rest + moving - absent, 0.0)
+    embedding = table_gradient + stream + gathered.embedding
+    event, largest = _largest((
+        forward + gathered.forward - absent,
+        backward + gathered.backward - np.where(at_end, gone, absent),
+        output,
+        step - kept,
+        np.where(stages.embedding & (not frozen), embedding - per_micro_batch, -kept),
+    ))  # fmt: skip
 
     def explain() -> tuple[Array, Term]:
         at = [event == i for i in range(len(EVENTS))]
         left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
-        moving = np.where(at[FORWARD], forward_gathered, np.where(at[STEP], 0.0, backward_gathered))
+        left = left - np.where(at[BACKWARD], gone, 0.0)
+        missing = np.where(at[FORWARD] | at[OUTPUT] | at[BACKWARD] & ~at_end, -absent, 0.0)
+        whole = (gathered.forward, gathered.backward, moving, np.zeros((1, 1)), gathered.embedding)
         parts = (
-            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward - forward_gathered, 0.0),
-                 formula="activations_moe.combine_held"),
-            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward - backward_gathered, 0.0),
+            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward, 0.0), formula="activations_moe.combine_held"),
+            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward, 0.0),
                  formula="activations.feed_forward"),
             Term("memory.peak.logits", "logits and loss", np.where(at[OUTPUT], loss, 0.0), formula="logits.logits_held",
                  inputs={"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
@@ -106,14 +127,42 @@ def peak(
             Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes"),
             Term("memory.peak.embedding", EVENTS[EMBEDDING], np.where(at[EMBEDDING], table_gradient + stream, 0.0),
                  formula="buffers.weight_gradient_cache"),
-            Term("memory.peak.gathered", "gathered weights and unreduced gradients", moving, formula="buffers.unsharded_backward"),
+            Term("memory.peak.gathered", "gathered weights and unreduced gradients", np.select(at, whole),
+                 formula="buffers.unsharded_backward"),
+            Term("memory.peak.absent", "gradients that only come later", missing, formula="optimizer_state.sharded_bytes"),
         )  # fmt: skip
         note = "only the largest of these moments counts; the others are 0"
         return left, total("memory.peak", "held at the peak", parts, note=note)
 
     # Less than one micro-batch may be left on the device where activations go to the host: then nothing is kept at that moment.
     left = np.where(event == EMBEDDING, np.maximum(kept, per_micro_batch), kept)
-    return Peak(event, left + largest, explain)
+    return Peak(event, left + largest, pooled, explain)
+
+
+def _output_apart(fsdp: Apart, at_loss: Array, at_output: Array, plain: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return logits and loss, all else, and what is gathered at the output layer's peak; FSDP2's is at the loss or after it."""
+    first = at_loss + fsdp.loss >= at_output + fsdp.output
+    here = (
+        np.where(first, at_loss, 0.0),
+        np.where(first, 0.0, at_output),
+        np.where(first, fsdp.loss, fsdp.output),
+    )
+    return tuple(np.where(fsdp.here, mine, other) for mine, other in zip(here, plain, strict=True))
+
+
+def _pooled(tables: Tables, stages: Stages, at_loss: Array, backward: Array, fsdp: Apart) -> Array:
+    """Return what FSDP2's pools keep beyond kept activations and gradient shards, by the caching allocator's rules.
+
+    Tensors of the size of logits or tables fit no block that a layer left. Both tables' gathered weights, the deleted logits and
+    all that the loss holds get blocks of their own beside those of what a layer makes and drops, which serve the final norm; so
+    does the input of the output layer's reduction where the loss left no tensor as large. The layers' backward passes use these.
+    """
+    one = tables.bytes
+    dropped = tables.row(np.max([layer.dropped for layer in tables.layers.values()], axis=0))
+    reduction = np.where(fsdp.reduction >= tables.row(one.logits_kept), fsdp.reduction, 0.0)
+    before = np.where(stages.head, tables.row(one.before_head), 0.0)
+    loss = np.where(stages.head, at_loss + tables.row(one.logits_output) + reduction, 0.0) - before
+    return np.asarray(fsdp.pool + np.maximum(np.maximum(dropped, before) + fsdp.tables + loss, backward - fsdp.ahead))
 
 
 def in_flight_of(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
@@ -171,9 +220,10 @@ def _output_layer(settings: Settings, layouts: Layouts, stages: Stages, tables: 
     others = np.where(waiting[:, None], np.maximum(stages.in_flight - 1.0, 0.0), 0.0) + stages.mtp
     if settings.loss.chunks > 1:
         others = np.zeros((1, 1))  # a chunk's logits never outlive it
-    kept, before = others * tables.row(one.logits_kept), tables.row(one.before_head)
+    named = np.where((layouts.pp > 1)[:, None], tables.row(one.logits_output), 0.0)
+    kept, before = others * (tables.row(one.logits_kept) + named), tables.row(one.before_head)
     return (
         kept + tables.row(one.logits_forward) + before,
-        kept + tables.row(one.logits_backward),
+        kept + tables.row(one.logits_backward) + named,
         before + tables.row(one.head_gradient),
     )

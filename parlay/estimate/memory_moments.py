@@ -38,6 +38,7 @@ class LayerMemory:
     kept: Array
     checkpoint: Array  # its input alone
     everything: Array  # what it keeps with nothing recomputed
+    dropped: Array  # the most that one of its halves makes in the forward pass only to make it again
     forward_extra: Array
     backward_extra: Array
 
@@ -66,7 +67,8 @@ def layer_memory(kind: LayerKind, model: ModelSpec, workload: Workload, settings
     again = full | _has(shard, "moe")
     backward = np.maximum(m.mlp_backward(), m.mixer_backward())
     backward = np.where(again, np.maximum(backward, rebuilt["mixer"] + rebuilt["mlp"] + combine), backward)
-    return LayerMemory(tuple(marked), kept, checkpoint, everything, np.maximum(combine, m.mixer_forward()), backward)
+    dropped, forward = np.maximum(rebuilt["mixer"], rebuilt["mlp"]), np.maximum(combine, m.mixer_forward())
+    return LayerMemory(tuple(marked), kept, checkpoint, everything, dropped, forward, backward)
 
 
 def _has(shard: Shard, module: str) -> Mask:

@@ -37,6 +37,7 @@ class RowBytes:
     logits_kept: Array  # a micro-batch's logits between its forward and its backward pass
     logits_forward: Array  # and at the peak of either
     logits_backward: Array
+    logits_output: Array  # the output itself, where the loop lets it go before the backward pass
     before_head: Array  # final norm and what the output layer gathers
     head_gradient: Array  # of the output layer's input
 
@@ -48,7 +49,9 @@ def row_bytes(model: ModelSpec, settings: Settings, shard: Shard, vocab: Array) 
     overlapped = s.tp_overlap & (s.tp > 1)
     whole = np.asarray(act.token_tensors(s.tokens, hidden))
     rotary = _rotary_dim(model)
-    final = act.token_tensors(s.tokens, hidden, tensors=2, tensor=s.tp, sequence_parallel=sp)
+    # a norm of plain operations keeps three tensors more, as in memory_eager
+    tensors = 5.0 if settings.kernels == "eager" else 2.0
+    final = act.token_tensors(s.tokens, hidden, tensors=tensors, tensor=s.tp, sequence_parallel=sp)
     statistics = act.token_tensors(s.tokens, 1, tensor=s.tp, sequence_parallel=sp, element_bytes=4)
     part = act.token_tensors(s.tokens, hidden, tensor=s.tp, sequence_parallel=sp)
 
@@ -66,6 +69,7 @@ def row_bytes(model: ModelSpec, settings: Settings, shard: Shard, vocab: Array) 
         logits_kept=held(loss.kept),
         logits_forward=held(loss.forward),
         logits_backward=held(loss.backward),
+        logits_output=held(loss.output),
         before_head=np.asarray(final + statistics + whole - part if settings.keeps_gathered else final + statistics),
         head_gradient=np.asarray(logits.output_layer_gradient(s.tokens, hidden, tensor=s.tp, sequence_parallel=sp)),
     )

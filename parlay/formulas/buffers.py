@@ -168,15 +168,15 @@ def unsharded_forward(unit: ArrayLike, *, shards: ArrayLike, copies: ArrayLike =
 def unsharded_backward(
     unit: ArrayLike,
     *,
-    weight_copies: ArrayLike = 3,
+    weight_copies: ArrayLike = 2,
     element_bytes: ArrayLike = 2,
     gradient_bytes: ArrayLike = 2,
     reduce_bytes: ArrayLike = 4,
 ) -> Real:
     r"""Return what FSDP2 holds of gathered weights and gradients in the backward pass.
 
-    The unit's weights, the prefetched next unit (all-gather output and copy), the unit's gradients, and the
-    reduce-scatter input in the reduce dtype:
+    The unit's weights, the next unit's all-gather output, the unit's gradients, and a reduce-scatter input in the reduce
+    dtype, the previous unit's or its own:
 
     $$ A = P_u \left( c\, e + g + r \right) $$
 
@@ -184,7 +184,7 @@ def unsharded_backward(
     ----------
     unit : array_like
         Parameters of the largest unit. [-]
-    weight_copies : array_like, default 3
+    weight_copies : array_like, default 2
         Full-size weight tensors alive. [-]
     element_bytes : array_like, default 2
         Bytes of a gathered weight. [B]
@@ -206,17 +206,19 @@ def unsharded_backward(
     Notes
     -----
     The reduce-scatter output is the sharded gradient and counts as state; the previous input is freed before the next
-    is made. With HSDP an all-reduce input of the same dtype, 1/D in size, lives one layer longer.
+    is made, so beside the last block it is the output layer's. The next unit's weights are copied out of the all-gather
+    output only when its own backward pass begins [2]_. With HSDP an all-reduce input of the same dtype, 1/D in size, lives one layer longer.
 
     Examples
     --------
     >>> round(float(unsharded_backward(218112000) / 2**30), 2)
-    2.44
+    2.03
 
     References
     ----------
     .. [1] PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce), _fsdp_param_group.py
        (post_backward, _backward_prefetch).
+    .. [2] Real `fully_shard` of PyTorch 2.13 over fake tensors, this project's scripts/simulate_fsdp.py.
     """
     P = _check.real("unit", unit, low=0)
     c = _check.real("weight_copies", weight_copies, low=0)
@@ -360,7 +362,8 @@ def allocator_reserve(allocated: ArrayLike, *, share: ArrayLike = 0.038) -> Real
     Notes
     -----
     A measured spread, not a law: 344 B200 ranks without expandable segments had 0.007 to 0.093, quartiles 0.029 and
-    0.055, median 0.038; 131k-token sequences 0.073; torchtitan 0.05-0.11 against this accounting.
+    0.055, median 0.038; 131k-token sequences 0.073. FSDP2's streams reserve in pools of their own, which the memory estimate
+    counts one by one; torchtitan's runs had a median of 0.018 beyond these.
 
     Examples
     --------

@@ -3,7 +3,7 @@
 import pytest
 
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import COMPILED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL, resolve
+from parlay.estimate.frameworks import COMPILED, DELETED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL, resolve
 from parlay.formulas.optimizer_state import step_traffic_bytes
 from parlay.hardware.load import load_device
 from parlay.layouts.workload import Workload
@@ -29,7 +29,8 @@ def test_torchtitan_updates_the_weights_it_shards():
     assert (s.weight_bytes, s.gradient_bytes, s.master_bytes, s.moments_bytes) == (4, 4, 0, 8)
     assert s.vocab_multiple == 1
     assert s.caches == (False, False, False)
-    assert s.loss == EAGER
+    assert s.loss == DELETED
+    assert settings(framework="deepspeed").loss == EAGER
     assert settings(framework="torchtitan", compiled=True).loss == COMPILED
 
 
