@@ -33,7 +33,6 @@ from parlay.rates.interface import Collective, Group, Rates
 
 Array = NDArray[np.float64]
 
-WEIGHT_BYTES = 2.0  # bf16 weights on the wire
 TRAFFIC = "optimizer_state.step_traffic_bytes"
 OF_HOST = (
     "seconds of the stage that takes longest: on the GPU, of copies (gradients down, weights up) and of the host, as"
@@ -77,8 +76,9 @@ def data_parallel(
     first, end_of = distinct([pipes.row_of, layouts.zero, layouts.shard])
     seconds, sources, copy_source = np.zeros((5, len(first))), [], "exact"
     # Each of the two is priced only for the layouts that it belongs to.
+    by_layer = _by_layer(settings, layouts)
     for fully in (False, True):
-        rows = np.flatnonzero((layouts.zero[first] == 3) == fully)
+        rows = np.flatnonzero(by_layer[first] == fully)
         if not len(rows):
             continue
         mine, pipe = first[rows], pipes.row_of[first[rows]]
@@ -100,7 +100,9 @@ def data_parallel(
     around_gather, around_reduction = settings.shard_copies
     around = {
         "around_gather": np.where(fully, around_gather, 0.0),
-        "around_reduction": np.where(fully, around_reduction, _reduction_passes(settings, layouts) * settings.gradient_bytes),
+        "around_reduction": np.where(
+            _by_layer(settings, layouts), around_reduction, _reduction_passes(settings, layouts) * settings.gradient_bytes
+        ),
     }
 
     def explain() -> tuple[Term, ...]:
@@ -153,7 +155,7 @@ def _moved(
         np.where(fully[:, None], local.dense, 0.0) + local.adapters, np.where(fully[:, None], local.expert, 0.0)
     )  # fmt: skip
     reduced = moved("reduce_scatter", local.trained, np.where(fully, settings.reduce_bytes, settings.gradient_bytes))
-    return reduced, moved("all_gather", weights, WEIGHT_BYTES)
+    return reduced, moved("all_gather", weights, settings.wire_bytes)
 
 
 # What the traffic of a step depends on beside the model: layouts that agree here move the same bytes over the same groups.
@@ -209,6 +211,11 @@ class _Traffic:
     source: str
     copies: Array | float = 0.0  # copies around the transfers
     copy_source: str = "exact"
+
+
+def _by_layer(settings: Settings, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return where gradients are reduced layer by layer after each backward: ZeRO-3, and Megatron's ZeRO-2, the same engine."""
+    return np.asarray(layouts.zero >= (2 if settings.framework == "megatron-core" else 3))
 
 
 def _slack(stages: Stages, per_micro_batch: Array) -> Array:
@@ -280,7 +287,7 @@ def _plain_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
             whole = rates.collective("all_reduce", settings.gradient_bytes * each, wide)
             seconds = np.where(zero0, whole.seconds, seconds)
         scatter = scatter + buckets * seconds
-        gathered = rates.collective("all_gather", WEIGHT_BYTES * each, wide).seconds
+        gathered = rates.collective("all_gather", settings.wire_bytes * each, wide).seconds
         gather = gather + np.where(zero0, 0.0, buckets * gathered)
     return _Transfers(scatter, gather, source)
 
@@ -292,11 +299,13 @@ def _zero3(
     """ZeRO-3 and FSDP: each block's weights are gathered before its forward and backward, gradients scattered after.
 
     One block is fetched while the one before it computes, so a block's exposed time is what its transfer exceeds its
-    compute by. With pipeline stages the weights stay gathered over the step (torchtitan's default policy with PP).
+    compute by. Weights may stay gathered over a pipeline's step (`Settings.reshards`). Megatron's ZeRO-2 scatters gradients
+    so as well, and gathers weights once, beside the first forward.
     """
     layers = movers.layers[movers.row_of]
-    gather, scatter = transfers.gather, transfers.reduce
-    reshard = np.where(settings.reshard_after_forward is None, layouts.pp == 1, bool(settings.reshard_after_forward))[:, None]
+    scatter, sharded = transfers.reduce, (layouts.zero == 3)[:, None]
+    gather, once = np.where(sharded, transfers.gather, 0.0), np.where(sharded, 0.0, transfers.gather)
+    reshard = settings.reshards(layouts.pp)[:, None]
     m = micro_batches[:, None]
     f, b = forward / layers, backward / layers
     exposed_f = np.maximum(0.0, gather - f)
@@ -306,13 +315,14 @@ def _zero3(
     # The backward frees gathered weights and reduces in any case; only a pipeline holds both off until its last one.
     rounds = np.where((layouts.pp > 1)[:, None] & ~reshard, 1.0, m)
     gathers = (layers * (exposed_f + exposed_g_b) + gather) * rounds  # + the first block, which nothing hides
+    gathers = gathers + layers * np.maximum(0.0, once - f) + once
     reduces = (layers * (exposed_b - exposed_g_b) + scatter) * rounds  # + the last block
     beside = rates.beside()
     lost = layers * (lost_s(beside, gather, f) + lost_s(beside, back_gather + scatter, b)) * rounds
     exposed = np.where(stages.exists, gathers + reduces + lost, -1.0)
     rows = np.arange(len(layouts))
     worst = np.argmax(exposed, axis=1)
-    everything = (layers * (gather + back_gather + scatter) * rounds)[rows, worst]
+    everything = (layers * ((gather + back_gather + scatter) * rounds + once))[rows, worst]
     hidden = everything - (gathers + reduces)[rows, worst]
     hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
     around_gather, around_reduce = settings.shard_copies
@@ -320,6 +330,7 @@ def _zero3(
     times = np.where(reshard, 2.0, 1.0)
     nbytes = shard_copy_bytes(held, gathers=times, around_gather=around_gather, around_reduction=0.0)
     nbytes = nbytes + shard_copy_bytes(trained, gathers=0.0, around_gather=0.0, around_reduction=around_reduce)
+    nbytes = nbytes * (np.minimum(layouts.shard, layouts.dp * layouts.cp) > 1)[:, None]  # a whole copy is nobody's shard
     copied = rates.stream(nbytes, "copy")
     copies = (np.where(nbytes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
     return _Traffic(
@@ -334,15 +345,16 @@ def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
     held, trained = movers.local, movers.local.trained
     whole = held.dense if held.adapters is None else held.dense + held.adapters
     kinds = zip((held.expert, whole), (trained.expert, trained.dense), groups, shards_of(movers.layouts)[::-1], strict=True)
+    sent = np.where(movers.layouts.zero == 3, settings.reduce_bytes, settings.gradient_bytes)[:, None]
     for parameters, learning, group, shards in kinds:
         # HSDP: the innermost ranks share one copy; its gradients are then reduced over the copies.
         size, local = group.size[:, None], group.local[:, None]
         inner = Group(np.minimum(size, shards), np.minimum(local, shards))
-        gather = gather + rates.collective("all_gather", WEIGHT_BYTES * parameters / movers.layers, inner).seconds
+        gather = gather + rates.collective("all_gather", settings.wire_bytes * parameters / movers.layers, inner).seconds
         each = learning / movers.layers
-        reduced = rates.collective("reduce_scatter", settings.reduce_bytes * each, inner)
+        reduced = rates.collective("reduce_scatter", sent * each, inner)
         copies = Group(size / inner.size, np.maximum(local / inner.local, 1.0))
-        again = rates.collective("all_reduce", settings.reduce_bytes * each / inner.size, copies).seconds
+        again = rates.collective("all_reduce", sent * each / inner.size, copies).seconds
         scatter = scatter + reduced.seconds + np.where(copies.size > 1, again, 0.0)
         source = reduced.source
     return _Transfers(scatter, gather, source)
@@ -365,7 +377,7 @@ def _optimizer(settings: Settings, cluster: Cluster, owned: Owned, rates: Rates)
         return Term("step.optimizer", "optimizer", seconds, "s", TRAFFIC, inputs, stream.source)
     hosted = mine * layouts.offload_optimizer[:, None]
     down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
-    up = rates.host_copy(hosted * WEIGHT_BYTES, "to_device")
+    up = rates.host_copy(hosted * settings.wire_bytes, "to_device")
     memory = cluster.host_memory_bytes_per_s
     rate = HOST_MEMORY_BYTES_PER_S if memory is None else memory.value
     kernel = ("gradient_bytes", "master_bytes", "moments_bytes", "weight_bytes")  # the share of the peak was taken on Adam alone

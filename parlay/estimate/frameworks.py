@@ -178,6 +178,7 @@ class Settings:
     framework: Framework
     kernels: Kernels
     weight_bytes: float
+    wire_bytes: float  # of a weight that ranks gather
     gradient_bytes: float
     sharded_gradient_bytes: float  # at ZeRO stage 3
     master_bytes: float
@@ -195,7 +196,7 @@ class Settings:
     overlap_grad_reduce: bool
     overlap_param_gather: bool
     overlap_p2p: bool | None
-    reshard_after_forward: bool | None  # None: where there is no pipeline
+    reshard_after_forward: bool | None  # None: see `reshards`
     gradient_accumulation_fusion: bool
     caches: tuple[bool, bool, bool]  # stand-in gradients of linear, grouped linear, output layer
     recipe: LowPrecision | None
@@ -233,6 +234,17 @@ class Settings:
     def states_bytes(self) -> float:
         """Bytes of all states that the optimizer keeps of a parameter; adafactor's factors are a few for a whole matrix."""
         return {"adamw": self.moments_bytes, "adamw-8bit": 2.0, "adafactor": 0.0, "muon": 4.0, "sgd": 4.0}[self.optimizer]
+
+    def reshards(self, stages: ArrayLike) -> NDArray[np.bool_]:
+        """Return whether ZeRO-3 frees gathered weights after each forward, and reduces after each backward, over so many stages.
+
+        torchtitan's default keeps them over a pipeline's step (distributed/fsdp.py); Megatron-FSDP frees and reduces always
+        (core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py, grad_reduce_every_bprop).
+        """
+        pp = np.asarray(stages)
+        if self.reshard_after_forward is not None:
+            return np.full(pp.shape, self.reshard_after_forward)
+        return np.asarray((pp == 1) | (self.framework != "torchtitan"))
 
     def step_of(self, *, sharded: bool) -> dict[str, float]:
         """Return the arguments of `optimizer_state.step_traffic_bytes`, of ZeRO stage 3 or below."""
@@ -277,9 +289,12 @@ def _resolved(workload: Workload, device: Device) -> Settings:
     default = base.gradient
     if who == "megatron-core" and workload.precision == "fp16":
         default = "fp16"  # only bf16 turns --accumulate-allreduce-grads-in-fp32 on by itself (megatron/training/arguments.py)
-    fully = f", in {base.sharded_gradient} under ZeRO-3" if BYTES[base.sharded_gradient] != BYTES[default] else ""
+    if workload.precision == "fp32":
+        default = "fp32"  # there is nothing narrower
+    narrower = workload.precision != "fp32" and BYTES[base.sharded_gradient] != BYTES[default]
+    fully = f", in {base.sharded_gradient} under ZeRO-3" if narrower else ""
     grad = choose.of(workload.gradient_dtype, default, f"gradients accumulate in {default}{fully} ({who}'s default)")
-    sharded = grad if workload.gradient_dtype else base.sharded_gradient
+    sharded = grad if workload.gradient_dtype or workload.precision == "fp32" else base.sharded_gradient
     kept = MOMENTS_KEPT.get(workload.optimizer, f"optimizer moments in {base.moment}")
     moment = choose.of(workload.moment_dtype, base.moment, kept)
     master = choose.of(workload.master_dtype, FP32, "main weights in fp32")
@@ -307,6 +322,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         framework=who,
         kernels=kernels,
         weight_bytes=4.0 if fp32 or (own_master and master == "fp32") else 2.0,
+        wire_bytes=4.0 if fp32 else 2.0,
         gradient_bytes=BYTES[grad] + (2.0 if who == "deepspeed" and grad == "fp32" and not fp32 else 0.0),  # BF16_Optimizer
         sharded_gradient_bytes=BYTES[sharded],
         master_bytes=0.0 if own_master or master == "bf16" else BYTES[master],
@@ -319,7 +335,9 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         + (UNSCALING_PASSES if workload.precision == "fp16" and who in FUSED_LAYERS else 0.0),
         converted_bytes=(_converted_bytes(who, grad, master, moment), _converted_bytes(who, sharded, master, moment)),
         copied_bytes=0.0 if own_master or master != "fp32" or (who == "megatron-core" and moment != "fp32") else BYTES[master],
-        reduce_bytes=BYTES[sharded if who == "megatron-core" else base.reduce],  # Megatron-FSDP reduces in its gradients' format
+        reduce_bytes=BYTES[
+            sharded if who == "megatron-core" or fp32 else base.reduce
+        ],  # Megatron-FSDP reduces in its gradients' format
         loss=loss_bytes(loss, "eager" if kernels == "compiled" and workload.loss_compiled is False else kernels, day, who),
         vocab_multiple=vocab,
         overlap_grad_reduce=reduce,
@@ -336,7 +354,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         optimizer=workload.optimizer,
         bucket_elements=workload.bucket_elements,
         assumptions=tuple(choose.said),
-        shard_copies=_shard_copies(workload, BYTES[base.reduce]),
+        shard_copies=_shard_copies(workload, 4.0 if fp32 else BYTES[base.reduce]),
         reduction_passes=REDUCTION_PASSES[who],
         keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
         frozen_bytes=None if workload.lora_rank is None else 4.0 if fp32 else 2.0,
@@ -412,13 +430,14 @@ def _shard_copies(workload: Workload, reduce_bytes: float) -> tuple[float, float
     gathered pieces, copies gradients into a bucket, concatenates them by rank and divides them (partition_parameters.py,
     stage3.py, coalesced_collectives.py). XLA and Megatron's FSDP move nothing: their buffers hold the tensors themselves.
     """
-    copy = 2 * GRADIENT_BYTES
+    each = 4.0 if workload.precision == "fp32" else GRADIENT_BYTES
+    copy = 2 * each
     if workload.shards_in_place:
         return 0.0, 0.0
     if workload.framework == "torchtitan":
-        cast = GRADIENT_BYTES + reduce_bytes
+        cast = each + reduce_bytes
         if workload.framework_date is not None and workload.framework_date < FSDP2_SINCE:
-            return 0.0, copy + (cast if reduce_bytes != GRADIENT_BYTES else 0.0) + 2 * reduce_bytes
+            return 0.0, copy + (cast if reduce_bytes != each else 0.0) + 2 * reduce_bytes
         return copy, cast
     return (copy, 3 * copy) if workload.framework == "deepspeed" else (0.0, 0.0)
 

@@ -158,10 +158,9 @@ def _sharded(
         )
         ahead = np.minimum(2.0 * unit + prefetch + root, 2.0 * mine)  # never more than there are
         behind, root = ahead + queue, 0.0 * root  # and none between two steps
-    reshard = settings.reshard_after_forward
     # Without resharding the whole stage stays gathered; over a pipeline its gradients wait, unreduced, for the last
     # micro-batch (torchtitan distributed/fsdp.py; torch.distributed.pipelining schedules.py, REDUCE_GRAD).
-    stays = piped if reshard is None else np.full(piped.shape, not reshard)
+    stays = ~settings.reshards(np.where(piped, 2, 1))
     whole = 2.0 * mine + np.where(piped, settings.reduce_bytes * trained, 0.0)
     return (
         np.where(stays, whole, root),

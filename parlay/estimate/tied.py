@@ -39,9 +39,14 @@ def tied_gradient(
     apart = (layouts.pp > 1) & ~(stages.embedding & second).any(axis=1)
     pipeline = axis_strides(layouts)["pp"] * layouts.pp  # GPUs that one pipeline spans
     together = np.where(pipeline <= cluster.scale_up_gpus.value, ENDS, 1.0)
-    nbytes = settings.gradient_bytes * padded_vocabulary(model.vocab, layouts.tp, workload) * model.hidden / layouts.tp
+    # Megatron-FSDP sums shards of it (finalize_model_grads.py, _local_tensor).
+    fully = (layouts.zero >= 2) & (workload.framework == "megatron-core")
+    each = np.where(
+        fully, settings.sharded_gradient_bytes / np.minimum(layouts.shard, layouts.dp * layouts.cp), settings.gradient_bytes
+    )
+    nbytes = each * padded_vocabulary(model.vocab, layouts.tp, workload) * model.hidden / layouts.tp
     summed = rates.collective("all_reduce", nbytes, Group(np.full_like(together, ENDS), together))
     return Term(
         "step.exposed.tied", "embedding's gradient", np.where(apart, summed.seconds, 0.0), "s", "collective_times.transfer_s",
-        {"table_bytes": nbytes, "ranks": ENDS}, summed.source, note="the first and the last stage hold the table; each sums both gradients",
+        {"table_bytes": nbytes, "ranks": ENDS}, summed.source, note="where the first and the last stage both hold the table, each sums both gradients",
     )  # fmt: skip

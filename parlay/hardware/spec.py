@@ -217,7 +217,7 @@ class Cluster(Spec):
     nic_link: Link
     max_nodes: Nodes | None = None
     oversubscription: Ratio | None = None  # 1 = full bisection, 7 = 7:1 between nodes, or between pods where pod_gpus is set
-    pod_gpus: Nodes | None = None  # GPUs that the network joins at its full rate, whatever the oversubscription above them
+    pod_gpus: Nodes | None = None  # GPUs that the network joins at its full rate, with the oversubscription above them
     host_memory_bytes: HostBytes | None = None  # per node
     host_memory_bytes_per_s: HostBytesPerSecond | None = None  # peak of the memory of all CPUs of a node, reading and writing
     gpu_hour_usd: Usd | None = None
@@ -246,8 +246,10 @@ class Cluster(Spec):
     def nic_bytes_per_s_per_gpu(self) -> float:
         """Network bytes/s of one direction that each GPU has when all GPUs send at once.
 
-        An oversubscribed network has its share of the ports' rate. Above pods of known size nothing is taken off: a ring passes the
-        border of a pod once for the many nodes that it passes inside.
+        An oversubscribed network has its share of the ports' rate. Above pods of known size the rings of one node's GPUs pass the
+        border of a pod together, and share what all its GPUs have there: only small pods are slower.
         """
-        slower = self.oversubscription.value if self.oversubscription and self.pod_gpus is None else 1.0
+        slower = self.oversubscription.value if self.oversubscription else 1.0
+        if self.pod_gpus is not None:
+            slower = max(1.0, slower * self.gpus_per_node.value / self.pod_gpus.value)
         return self.nic_link.bytes_per_s.value * self.nics_per_node.value / self.gpus_per_node.value / slower

@@ -183,6 +183,10 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
         # --cpu-offloading refuses any recompute and pipeline stages (transformer_config.py); --fine-grained-activation-offloading
         # runs with stages, interleaved or not, and with recompute of modules (docs/user-guide/features of core 0.18).
         broken |= (x.offload_activations > 0) & x.recomputes("full")
+    if framework == "torchtitan":  # its enable_cpu_offload is a switch
+        broken |= (x.offload_optimizer > 0) & (x.offload_optimizer < 1)
+    if framework == "deepspeed":  # a ratio is for stage 3 alone (runtime/zero/offload_config.py)
+        broken |= (x.zero < 3) & (x.offload_optimizer > 0) & (x.offload_optimizer < 1)
     if framework in ("nanotron", "deepspeed"):
         broken |= x.tp_overlap & (x.tp > 1)
     if framework in ("nanotron", "hai-llm"):
@@ -218,6 +222,9 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         return f"DeepSpeed's Ulysses runs without tensor or pipeline parallelism, and here is {beside}", (
             "use tp=1 and pp=1 with cp, or cp=1"
         )
+    if f in ("torchtitan", "deepspeed") and 0 < x.offload_optimizer < 1 and (f == "torchtitan" or x.zero < 3):
+        here = "" if f == "torchtitan" else " below ZeRO-3"
+        return f"{f} offloads the optimizer whole or not at all{here}", "set offload_optimizer=1, or 0"
     if f == "megatron-core" and x.offload_activations and "full" in x.recompute:
         return "megatron-core does not offload activations of layers that it recomputes whole", (
             "recompute other modules (norm, mlp_activation, mla_up, core_attention) or none, or set offload_activations=0"

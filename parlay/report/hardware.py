@@ -95,7 +95,7 @@ def _network(c: Cluster) -> str:
     ratio = f"oversubscribed {c.oversubscription.value:g}:1"
     if c.pod_gpus is None:
         return f"{rate}, {ratio}"
-    return f"{rate}; {ratio} above pods of {c.pod_gpus.value:,.0f} GPUs, which estimates do not count"
+    return f"{rate}; {ratio} above pods of {c.pod_gpus.value:,.0f} GPUs"
 
 
 def hardware_document(spec: Cluster | Device | Link) -> dict[str, Any]:

@@ -5,7 +5,8 @@ many combinations: first everything that costs no time to save memory, then reco
 that could still be among the best, the most promising first. Recompute and offload only add to what the operations of a
 pipeline take, and a timeline, the longest path through operations in a fixed order, only grows with them; so the least step of
 a layout with nothing recomputed and nothing on the host holds for all that save memory on it, to within a tie (a stage that
-copies more hides a little more of ZeRO-3's traffic; tests/search/test_wide.py).
+copies more hides a little more of ZeRO-3's traffic; tests/search/test_wide.py). Over a pipeline one stage may show that traffic
+and another one pace the rest, so there it is left out of the bound.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from parlay.estimate.estimate import price_time
 from parlay.estimate.least import least_steps
 from parlay.estimate.shard import distinct
+from parlay.estimate.time import StepTime
 from parlay.layouts.layout import Layouts
 from parlay.layouts.rules import Question
 from parlay.layouts.vocabulary import Recompute, recompute_bits
@@ -56,7 +58,7 @@ def _and_on_some_layers(question: Question, space: Space, counted: Counted, time
         plain = x.take(_between(x, over))
         if len(plain):
             time = price_time(question.model, question.cluster, question.workload, plain, timelines.rates)
-            least = least_steps(time, timelines.limit_s * (1 + TIE))
+            least = without_traffic(least_steps(time, timelines.limit_s * (1 + TIE)), time, plain)
             near = timelines.near(plain, least)
             found.append(plain.take(near))
             bounds.append(least[near])
@@ -84,7 +86,7 @@ def _promising(question: Question, space: Space, counted: Counted, timelines: Ti
     for x in layouts_of(question, bare(space), counted):
         yield x
         time = price_time(question.model, question.cluster, question.workload, on_device(x), timelines.rates)
-        least = least_steps(time, timelines.limit_s * (1 + TIE))
+        least = without_traffic(least_steps(time, timelines.limit_s * (1 + TIE)), time, x)
         near = timelines.near(x, least)
         _leave_out(counted, len(x) - len(near))
         found.append(x.take(near))
@@ -114,6 +116,11 @@ def _saved(
             blocks = []
     if any(len(block) for block in blocks):
         yield join(blocks)
+
+
+def without_traffic(least: NDArray[np.float64], time: StepTime, x: Layouts) -> NDArray[np.float64]:
+    """Return bounds without the data-parallel traffic that a pipeline's stages hide layer by layer, which longer stages hide more of."""
+    return np.asarray(least - np.where((x.zero >= 2) & (x.pp > 1), time.data.exposed, 0.0))
 
 
 def on_device(x: Layouts) -> Layouts:

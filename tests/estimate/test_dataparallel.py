@@ -14,7 +14,7 @@ from parlay.rates.interface import Group
 
 CLUSTER = load_cluster("dgx-h100")
 RATES = rates_for(CLUSTER)
-LLAMA_70B, V3, MIXTRAL = load_model("llama-3.1-70b"), load_model("deepseek-v3"), load_model("mixtral-8x7b")
+LLAMA_70B, LLAMA_8B, V3, MIXTRAL = (load_model(name) for name in ("llama-3.1-70b", "llama-3.1-8b", "deepseek-v3", "mixtral-8x7b"))
 
 
 def data(model, layout, **workload):
@@ -180,6 +180,34 @@ def test_gradients_are_gone_over_around_a_plain_reduction(framework, zero, bytes
     layout = {"tp": 8, "dp": 8, "zero": zero}
     assert copies(framework, layout=layout) == pytest.approx(bytes_each * 70_553_706_496 / 8 * W, rel=0.01)
     assert copies(framework, layout={"tp": 8, "dp": 1, "zero": zero}) == 0
+
+
+def test_a_shard_of_one_rank_copies_nothing():
+    assert copies("torchtitan", layout={"tp": 8, "dp": 1}) == 0
+    assert copies("deepspeed", layout={"tp": 8, "dp": 1}) == 0
+
+
+def test_fp32_sends_whole_weights_and_gradients():
+    """Twice the bytes of bf16, in gathering, reduction and the copies around them."""
+    for framework, stage in (("megatron-core", 1), ("deepspeed", 1), ("torchtitan", 3)):
+        narrow, wide = (
+            {t.key: t for t in data(LLAMA_8B, {"dp": 16, "zero": stage}, framework=framework, precision=p).explain()}
+            for p in ("bf16", "fp32")
+        )
+        gathered = (x["step.exposed.dp_gather"].inputs["dense_bytes"][0] for x in (wide, narrow))
+        assert next(gathered) == 2 * next(gathered)
+        if framework == "deepspeed":
+            reduced = (x["step.exposed.dp_reduce"].inputs["dense_bytes"][0] for x in (wide, narrow))
+            assert next(reduced) == 2 * next(reduced)
+
+
+def test_megatron_reduces_at_stage_2_as_at_stage_3_and_gathers_less():
+    plain, two, three = (data(LLAMA_8B, {"tp": 4, "dp": 16, "zero": z}) for z in (1, 2, 3))
+    assert two.explain()[2].value[0] == 0  # nothing moves around it
+    assert two.exposed[0] + two.hidden[0] < three.exposed[0] + three.hidden[0] + plain.exposed[0]
+    over_stages = data(LLAMA_8B, {"tp": 2, "pp": 2, "dp": 8, "zero": 3})
+    once = data(LLAMA_8B, {"tp": 2, "pp": 2, "dp": 8, "zero": 3}, framework="torchtitan")
+    assert over_stages.exposed[0] + over_stages.hidden[0] > 8 * (once.exposed[0] + once.hidden[0])  # 32 micro-batches, not one
 
 
 @pytest.mark.parametrize(("shard", "inside", "copies"), [(4, 4, (4, 2)), (8, 8, (2, 1)), (2, 2, (8, 4))])

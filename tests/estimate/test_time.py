@@ -225,7 +225,7 @@ def test_overlapped_layer_transfers_show_less(flag, model, layout):
     assert on.hidden().find(f"hidden.{axis}").value[0] > off.hidden().find(f"hidden.{axis}").value[0]
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2])
+@pytest.mark.parametrize("zero", [0, 1])  # ZeRO-2 of Megatron overlaps by layer, as its ZeRO-3 does
 @pytest.mark.parametrize(
     "layout", [{"dp": 64}, {"tp": 8, "dp": 8}, {"tp": 8, "pp": 4, "dp": 2}, {"tp": 8, "dp": 8, "micro_batch": 4}]
 )
