@@ -65,7 +65,9 @@ HABITS: tuple[Habit, ...] = (
     # recipes/configs/llama3_1/8B_full.yaml: dtype bf16 for weights and optimizer, enable_activation_checkpointing True
     Habit(r"torchtune", "torchtitan", "2025-01-31", 3, "bf16", "chunked", True, recompute=("full",), pure=True,
           said="torchtune: weights and optimizer in bf16, activations checkpointed (its recipes' defaults)"),
-    Habit(r"torchtitan|torchao|litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
+    # its configurations checkpoint selectively unless they say otherwise (torchtitan models/llama3/train_configs)
+    Habit(r"torchtitan|torchao", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather", recompute=("selective_ops",)),
+    Habit(r"litgpt", "torchtitan", "2025-01-31", 3, "fp32", "unfused", True, cp_kind="allgather"),
     Habit(r"maxtext|\bjax\b|\bpax(ml)?\b|axlearn|levanter", "torchtitan", "2024-10-31", 3, "fp32", "unfused", True, compiled=True, in_place=True,
           said="MaxText: XLA's fusions counted as torch.compile's"),
     # huggingface/bench_cluster, bench_cluster/template/base_config.py of July 2024

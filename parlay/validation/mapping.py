@@ -12,7 +12,7 @@ import re
 from parlay.errors import ParlayError
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout
-from parlay.layouts.split import sizes_by_cost
+from parlay.layouts.split import V_SHAPED, sizes_by_cost
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.specfile import validate
@@ -87,6 +87,7 @@ def _map(run: Run) -> Case:
     if habit is None:
         raise _Refused(f"the framework '{run.framework[:40]}' is not known; known are {KNOWN}")
     said = [habit.said] if habit.said else []
+    _refuse_untold_layers(run)
     model, shape = architecture(run.model, run.arch)
     cluster, network = cluster_of(run)
     if cluster is None:
@@ -98,6 +99,14 @@ def _map(run: Run) -> Case:
     layout = _layout(run, habit, model, degrees, micro, said)
     workload, model = _workload(run, habit, model, date, batch, said)
     return Case(run, model, cluster, workload, layout, tuple(said), scale)
+
+
+def _refuse_untold_layers(run: Run) -> None:
+    """Raise _Refused for a proxy of a model whose number of layers is not printed ("layers reduced below 512 GPUs (proxy)")."""
+    reduced = re.search(r"layers reduced(?: below (\d+) gpus)?", f"{run.notes} {run.model}".lower())
+    told = run.arch.get("layers") is not None or re.search(r"\d+ ?(layers|l\b)", run.model.lower())
+    if reduced and not told and (run.gpus or 0) < int(reduced[1] or 1 << 30):
+        raise _Refused("a proxy with fewer layers than its model, whose number is not printed")
 
 
 def _degrees(run: Run, date: str, experts: bool, said: list[str]) -> dict[str, int]:
@@ -116,10 +125,10 @@ def _degrees(run: Run, date: str, experts: bool, said: list[str]) -> dict[str, i
     ep = run.ep or 1
     etp = run.etp or 1
     if run.etp is None and ep > 1 and tp > 1:
-        folded = date >= EXPERT_FOLDING_SINCE
-        if not folded and (tp * cp * dp) % (tp * ep) == 0:
-            etp = tp
-        said.append(f"expert tensor parallelism {etp} ({'recipes set 1' if folded else 'the same as tp before 2025'})")
+        folded, fits = date >= EXPERT_FOLDING_SINCE, (tp * cp * dp) % (tp * ep) == 0
+        etp = 1 if folded or not fits else tp
+        why = "recipes set 1" if folded else "the same as tp before 2025" if fits else "tp's would need more GPUs"
+        said.append(f"expert tensor parallelism {etp} ({why})")
     vpp = run.vpp or 1
     if run.vpp is None and pp > 1:
         vpp = 2 if re.search(r"interleaved", run.setting("overlap_notes").lower()) else 1
@@ -199,18 +208,23 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
     note = run.setting("overlap_notes").lower()
     if overlap is None:
         overlap = "tp-comm-overlap" in note or "async tp" in note
-    written = words.layers_by_chunk(run.setting("pipeline_layout"), degrees["pp"], degrees["vpp"])
+    split = run.setting("pipeline_layout")
+    written = words.layers_by_chunk(split, degrees["pp"], degrees["vpp"])
+    if written is None and degrees["pp"] > 1 and split and not re.match(r"n/a|uniform|\d+ slots", split.lower()):
+        said.append(f"layers split by the framework's rule (pipeline_layout {_unread(split)})")
     first, last = written or (_ends_by_cost(model, degrees["pp"]) if habit.by_cost else (None, None))
     if (first or 0) + (last or 0) > model.layer_count:
         raise _Refused(f"pipeline_layout gives more layers than the {model.layer_count} of the model")
     share = words.offloaded_share(run.setting("offload"), model.layer_count)
     shard = zero[1] or (words.zero_of(run.columns.get("fsdp_or_zero", "")) or (0, None, None))[1]
-    ranks = degrees["dp"] * degrees["cp"]
+    ranks, schedule = degrees["dp"] * degrees["cp"], _schedule(run)
+    if schedule in V_SHAPED and degrees["pp"] > 1:
+        degrees = degrees | {"vpp": 2}  # two chunks a stage, down the pipeline and up again
     fields = {
         **degrees,
         "sp": (run.sp if run.sp is not None else habit.sp) and degrees["tp"] > 1,
         "cp_kind": "zigzag" if re.search(r"\bring\b", run.notes.lower()) else habit.cp_kind,
-        "schedule": _schedule(run),
+        "schedule": schedule,
         "zero": zero[0],
         "shard": shard if shard and ranks % shard == 0 else None,
         "micro_batch": micro,
@@ -221,7 +235,7 @@ def _layout(run: Run, habit: Habit, model: ModelSpec, degrees: dict[str, int], m
         "tp_overlap": bool(overlap) and degrees["tp"] > 1,
         "ep_overlap": bool(words.switch_of(run.setting("ep_overlap"))) and degrees["ep"] > 1,
         "offload_activations": share or 0.0,
-        "offload_optimizer": float(_optimizer_on_host(run, said)),
+        "offload_optimizer": _optimizer_on_host(run, share, said),
     }
     return validate(Layout, fields, run.id)
 
@@ -236,13 +250,16 @@ def _ends_by_cost(model: ModelSpec, stages: int) -> tuple[int | None, int | None
     return sizes[0], sizes[-1]
 
 
-def _optimizer_on_host(run: Run, said: list[str]) -> bool:
-    """Return whether the optimizer runs on the host; ml-engineering's long runs offload it with the checkpoints."""
+def _optimizer_on_host(run: Run, activations: float | None, said: list[str]) -> float:
+    """Return the share of the optimizer that runs on the host; ml-engineering's long runs offload it with the checkpoints."""
     offload = run.setting("offload").lower()
     if "activation checkpoints" in offload and "liger" in run.framework.lower():
         said.append("the optimizer is offloaded with the checkpoints (the source's text)")
-        return True
-    return words.optimizer_offloaded(offload)
+        return 1.0
+    share = words.optimizer_offloaded(offload)
+    if not share and activations is None and offload and not re.match(r"none|no\b|off\b|n/a", offload):
+        said.append(f"nothing offloaded ('{offload[:50]}' is not modelled)")
+    return share
 
 
 def _unread(text: str) -> str:
@@ -317,7 +334,9 @@ def _fine_tuning(run: Run, said: list[str]) -> dict[str, object]:
     text = f"{run.notes} {run.setting('note')}".lower()
     found: dict[str, object] = {}
     told = f"{text} {run.model} {run.source}".lower()
-    adapts = re.search(rf"{DENIED}\b(?:lora|peft)\b{DENIED_AFTER}", told) or run.setting("lora_rank")
+    if re.search(rf"{DENIED}\bqlora\b{DENIED_AFTER}", told):
+        raise _Refused("QLoRA: base weights in four bits are not modelled")
+    adapts = re.search(rf"{DENIED}\b(?:lora|dora|peft)\b{DENIED_AFTER}", told) or run.setting("lora_rank")
     packed = re.search(r"\bpacked\b.*\bsft\b|\bsft\b.*\bpacked\b|\bsquad\b", text) or (adapts and "fine-tuning" in text)
     if packed:
         found["document_len"] = SQUAD_TOKENS

@@ -292,15 +292,21 @@ def offloaded_share(text: str, layers: int) -> float | None:
     return 1.0 if re.match(r"activations?(/| checkpoints| to | offload|$)", low) else None
 
 
-def optimizer_offloaded(text: str) -> bool:
-    """Return whether the optimizer's state lies on the host and is updated there.
+def optimizer_offloaded(text: str) -> float:
+    """Return the share of the optimizer's state that lies on the host and is updated there, of a cell on offload.
 
     Examples
     --------
     >>> optimizer_offloaded("activations/optimizer (ZeRO-3 offload)"), optimizer_offloaded("params+optimizer (CPU)"), optimizer_offloaded("none")
-    (True, True, False)
+    (1.0, 1.0, 0.0)
+    >>> optimizer_offloaded("optimizer (50%)"), optimizer_offloaded("optimizer to CPU (fraction 0.5)")
+    (0.5, 0.5)
     """
-    return re.search(r"optimizer.*(offload|cpu|host)|zero-?(3 )?offload", text.lower()) is not None
+    low = text.strip().lower()
+    if not re.match(r"optimizer|.*optimizer.*(offload|cpu|host)|zero-?(3 )?offload", low):
+        return 0.0
+    part = re.search(r"(\d+(?:\.\d+)?) ?%|fraction (0?\.\d+)", low)
+    return min(1.0, float(part[1]) / 100 if part[1] else float(part[2])) if part else 1.0
 
 
 def layers_by_chunk(text: str, stages: int, virtual: int) -> tuple[int, int] | None:

@@ -73,6 +73,8 @@ CASES = [
     ("adapters", dense(), {"lora_rank": 12}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "LoRA rank of 12", "tp may be 1, 2, 3, 4, 6, 12"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["in pieces", "leave tp_overlap off"]),
     ("framework", dense(), {"framework": TITAN, "compiled": False}, {"tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["torch.compile", "compiled = true"]),
+    ("framework", dense(), {"framework": DEEPSPEED}, {"dp": 8, "zero": 1, "offload_optimizer": 0.5}, {"offload_optimizer": 1.0}, ["whole or not at all below ZeRO-3", "offload_optimizer=1"]),
+    ("framework", dense(), {"framework": TITAN}, {"dp": 8, "zero": 3, "offload_optimizer": 0.5}, {"offload_optimizer": 0.0}, ["torchtitan offloads the optimizer whole", "or 0"]),
     ("framework", dense(), {"framework": NANOTRON}, {"cp": 8}, {"cp": 1, "dp": 8}, ["without context parallelism", "cp=1"]),
     ("uneven", dense(layers=32), {"framework": TITAN}, {"pp": 4, "dp": 2, "vpp": 3}, {"vpp": 4}, ["12 chunks", "vpp may be 1, 2, 4, 8", "megatron-core also"]),
     ("schedule", dense(), {"global_batch": 3}, {"pp": 6, "vpp": 2}, {"vpp": 1}, ["at least 6", "there are 3", "global batch to 6", "pp may be 3", "vpp=1"]),

@@ -60,7 +60,7 @@ def test_ranks_of_a_node_share_its_nics(cluster):
 
 
 def test_an_oversubscribed_network_has_its_share_of_the_ports_rate():
-    """4:1 between nodes is a quarter of the rate there and nothing inside a node; above pods of known size it is not counted."""
+    """4:1 between nodes is a quarter of the rate there and nothing inside a node; pods of 256 GPUs have enough."""
     table = {"extends": "dgx-h100", "id": "mine", "name": "mine"}
     plain, slow, pods = (
         datasheet_rates(cluster_of(table | more, "mine"))
@@ -72,6 +72,13 @@ def test_an_oversubscribed_network_has_its_share_of_the_ports_rate():
         assert 3 < four / one < 4.01
         assert apart == one
         assert slow.collective(op, GIB, inside).seconds == plain.collective(op, GIB, inside).seconds
+
+
+@pytest.mark.parametrize(("pod", "slower"), [(8, 4), (16, 2), (32, 1), (256, 1)])
+def test_the_rings_of_a_node_leave_a_pod_together(pod, slower):
+    """4:1 above pods: eight ports' traffic crosses the border over a quarter of the pod's ports."""
+    table = {"extends": "dgx-h100", "id": "mine", "name": "mine", "oversubscription": 4, "pod_gpus": pod}
+    assert cluster_of(table, "mine").nic_bytes_per_s_per_gpu == 50e9 / slower
 
 
 def test_a_ring_across_nodes_passes_every_rank(cluster):

@@ -128,11 +128,50 @@ def test_degrees_that_contradict_the_gpus_are_refused(mapped):
 
 
 @pytest.mark.parametrize(("notes", "rank"), [
-    ("LoRA of rank 8", 8), ("PEFT fine-tuning", 16), ("LoRA; memory of rank 0", 16), ("w/o LoRA", None), ("non-LoRA", None), ("LoRA disabled", None),
+    ("LoRA of rank 8", 8), ("PEFT fine-tuning", 16), ("DoRA", 16), ("LoRA; memory of rank 0", 16), ("w/o LoRA", None), ("non-LoRA", None), ("LoRA disabled", None),
     ("LoRA is not used", None), ("full finetune; LoRA rows elsewhere", None),
 ])  # fmt: skip
 def test_adapters_and_their_denial(mapped, notes, rank):
     assert case(mapped(notes=notes, framework="Megatron-Bridge")).workload.lora_rank == rank
+
+
+def test_what_cannot_be_priced_is_not_taken_for_something_else(mapped):
+    assert "four bits" in mapped(notes="QLoRA fine-tuning").reason
+    grok = {"model": "Grok-1-314B", "tp": "4", "cp": "2", "dp": "8", "num_gpus": "64", "ep": "8", "framework": "NeMo"}
+    notes = "layers reduced below 512 GPUs (proxy)"
+    assert "number is not printed" in mapped(notes=notes, **grok).reason
+    assert case(mapped(notes=notes, arch_json='{"layers": 8}', **grok)).model.layer_count == 8
+    assert case(mapped(notes=notes, **grok | {"num_gpus": "512", "dp": "64"})).model.layer_count == 64
+
+
+@pytest.mark.parametrize(("text", "optimizer", "activations", "told"), [
+    ("optimizer", 1.0, 0.0, False), ("optimizer (50%)", 0.5, 0.0, False), ("optimizer to CPU (fraction 0.5)", 0.5, 0.0, False),
+    ("activations to CPU", 0.0, 1.0, False), ("none", 0.0, 0.0, False),
+    ("fine-grained activation offload: moe_act", 0.0, 0.0, True),
+])  # fmt: skip
+def test_what_goes_to_the_host(mapped, text, optimizer, activations, told):
+    found = case(mapped(offload=text, framework="Megatron-LM"))
+    assert (found.layout.offload_optimizer, found.layout.offload_activations) == (optimizer, activations)
+    assert any("is not modelled" in said for said in found.assumptions) == told
+
+
+def test_a_split_that_is_not_understood_is_told(mapped):
+    cells = {"pp": "2", "dp": "4", "framework": "Megatron-LM"}
+    odd = case(mapped(settings={"pipeline_layout": "Et|tttt|L"}, **cells))
+    assert any("'Et|tttt|L' is not understood" in said for said in odd.assumptions)
+    even = case(mapped(settings={"pipeline_layout": "uniform, 16 layers per virtual stage"}, **cells))
+    assert not any("pipeline_layout" in said for said in even.assumptions)
+
+
+def test_torchtitan_checkpoints_selectively_unless_it_says_otherwise(mapped):
+    found = case(mapped(recompute=""))
+    assert found.layout.recompute == ("selective_ops",)
+    assert "recompute selective_ops (not printed)" in found.assumptions
+
+
+def test_a_v_of_two_chunks(mapped):
+    layout = case(mapped(notes="PP schedule ZB-V", pp="2", dp="4")).layout
+    assert (layout.schedule, layout.vpp) == ("zb-v", 2)
 
 
 def test_a_schedule_that_is_denied(mapped):
