@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 
 def ladder(
-    on: Annotated[str, typer.Option("--on", metavar="CLUSTER[,CLUSTER]", help="Clusters of the catalog, or cluster TOMLs.")],
-    gpus: Annotated[str, typer.Option("--gpus", metavar="N[,N]", help="How many GPUs; several are answered one by one.")],
+    on: Annotated[
+        list[str], typer.Option("--on", metavar="CLUSTER[,CLUSTER]", help="Clusters of the catalog, or cluster TOMLs.")
+    ],
+    gpus: Annotated[list[str], typer.Option("--gpus", metavar="N[,N]", help="How many GPUs; several are answered one by one.")],
     model: Annotated[
         str | None,
         typer.Option("--model", metavar="MODEL", help="Ask for the fewest GPUs and the longest sequence of this model instead."),
@@ -61,7 +63,7 @@ def ladder(
     from parlay.search.able import refusals
 
     workload = workload_of(flags.training(seq_len, global_batch, None, precision, optimizer, framework, None, lora), sets)
-    asked = [(c, n) for c in clusters_of(on) for n in counts_of(gpus, "--gpus")]
+    asked = [(c, n) for c in clusters_of(",".join(on)) for n in counts_of(",".join(gpus), "--gpus")]
     for cluster, count in asked:
         check_size(cluster, count)
     if model and (experts or context_of):

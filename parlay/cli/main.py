@@ -14,6 +14,7 @@ import sys
 import textwrap
 from importlib import import_module
 from itertools import pairwise
+from typing import Any
 
 import typer
 
@@ -89,10 +90,42 @@ def _run(arguments: list[str]) -> int:
             import_module(f"parlay.cli.{command}").register(app)
         else:
             app.command(command, help=summary)(_stub)
-    result = typer.main.get_command(app)(arguments or ["--help"], prog_name="parlay", standalone_mode=False)
+    command_line = typer.main.get_command(app)
+    for option, last in _repeated(command_line, arguments).items():
+        sys.stderr.write(f"note: {option} is given more than once; the last one counts: {last}\n")
+    result = command_line(arguments or ["--help"], prog_name="parlay", standalone_mode=False)
     if result == INTERRUPTED:  # the argument parser turns Ctrl-C into this code and says nothing
         raise KeyboardInterrupt
     return result if isinstance(result, int) else 0
+
+
+def _repeated(command: Any, arguments: list[str]) -> dict[str, str]:
+    """Return the options of one value that `arguments` give more than once, each with its last value.
+
+    `command` is the program as the argument parser has it: a group, whose commands may be groups.
+    """
+    words = iter(arguments)
+    given: dict[str, list[str]] = {}
+    valued = _valued(command)
+    for word in words:
+        if word == "--":
+            break
+        option, equals, value = word.partition("=")
+        if option in valued:
+            name, several = valued[option]
+            value = value if equals else next(words, "")
+            if not several:
+                given.setdefault(name, []).append(value)
+        elif word in getattr(command, "commands", {}):
+            command = command.commands[word]
+            valued = _valued(command)
+    return {name: values[-1] for name, values in given.items() if len(set(values)) > 1}
+
+
+def _valued(command: Any) -> dict[str, tuple[str, bool]]:
+    """Return the options of a command that take a value: the first name of each and whether it takes several."""
+    options = [p for p in command.params if p.param_type_name == "option" and not p.is_flag and not p.count]
+    return {name: (p.opts[0], p.multiple) for p in options for name in p.opts}
 
 
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True)) -> None:

@@ -19,12 +19,14 @@ LISTED = {"seq_len": "--seq-len", "global_batch": "--global-batch", "global_toke
 
 def sweep(
     models: Annotated[str, typer.Argument(metavar="MODEL[,MODEL]", help="Models of the catalog, or files.")],
-    on: Annotated[str, typer.Option("--on", metavar="CLUSTER[,CLUSTER]", help="Clusters of the catalog, or cluster TOMLs.")],
-    gpus: Annotated[str, typer.Option("--gpus", metavar="N[,N]", help="How many GPUs.")],
-    seq_len: Annotated[str, typer.Option("--seq-len", metavar="TOKENS[,TOKENS]", help="Sequence lengths.")] = "4096",
+    on: Annotated[
+        list[str], typer.Option("--on", metavar="CLUSTER[,CLUSTER]", help="Clusters of the catalog, or cluster TOMLs.")
+    ],
+    gpus: Annotated[list[str], typer.Option("--gpus", metavar="N[,N]", help="How many GPUs.")],
+    seq_len: Annotated[list[str], typer.Option("--seq-len", metavar="TOKENS[,TOKENS]", help="Sequence lengths.")] = ["4096"],  # noqa: B006
     global_batch: Annotated[
-        str, typer.Option("--global-batch", metavar="SEQUENCES[,SEQUENCES]", help="Sequences per step, all GPUs.")
-    ] = "512",
+        list[str], typer.Option("--global-batch", metavar="SEQUENCES[,SEQUENCES]", help="Sequences per step, all GPUs.")
+    ] = ["512"],  # noqa: B006
     weak: Annotated[
         bool, typer.Option("--weak", help="Weak scaling: the batch is that of the fewest GPUs, and grows with them.")
     ] = False,
@@ -46,7 +48,7 @@ def sweep(
 ) -> None:
     """Find the best layout for each of many combinations.
 
-    Of models, clusters, GPUs, sequence lengths and batches. Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU, where less follows.
+    Of models, clusters, GPUs, sequence lengths and batches. Strong scaling unless told otherwise. The knee is the last row of a series with 90 % of its best tokens/s/GPU, where less follows. A list may also be given piece by piece: --gpus 64 --gpus 128.
 
     Example: parlay sweep llama-3.1-70b --on dgx-h100 --gpus 64,128,256,512 --seq-len 8192
     """
@@ -61,11 +63,12 @@ def sweep(
 
     workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens, lora), sets, listed=LISTED)
     limits = asked.constraints(most, least, require, headroom, min_micro_batches)
-    for text in texts_of(seq_len, "--seq-len"):
+    lengths, batches = ",".join(seq_len), ",".join(global_batch)
+    for text in texts_of(lengths, "--seq-len"):
         flags.note_thousands(text)
     wanted = cases(
-        models_of(models), clusters_of(on), counts_of(gpus, "--gpus"), workload, counts_of(seq_len, "--seq-len", most=1 << 30),
-        counts_of(global_batch, "--global-batch", most=1 << 30), weak=weak,
+        models_of(models), clusters_of(",".join(on)), counts_of(",".join(gpus), "--gpus"), workload, counts_of(lengths, "--seq-len", most=1 << 30),
+        counts_of(batches, "--global-batch", most=1 << 30), weak=weak,
     )  # fmt: skip
     if len(wanted) > MOST_CASES:
         raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")

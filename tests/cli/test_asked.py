@@ -307,3 +307,14 @@ def test_a_whole_section_is_no_setting(parlay, given):
 def test_serving_has_no_settings_of_training(parlay):
     ran = parlay("ladder", "--on", "dgx-h100", "--gpus", "8", "--serve", "--set", "training.moment_dtype=bf16")
     assert (ran.code, "--set is about training" in ran.err) == (2, True)
+
+
+def test_lists_of_sweep_and_ladder_may_be_given_piece_by_piece(parlay):
+    asked = ["sweep", "llama-3.2-1b", "--csv"]
+    whole = parlay(*asked, "--on", "dgx-h100,dgx-a100", "--gpus", "1,2", "--global-batch", "8,16", "--seq-len", "1024,2048")
+    pieces = [x for pair in (("--on", "dgx-h100", "dgx-a100"), ("--gpus", "1", "2"), ("--global-batch", "8", "16"), ("--seq-len", "1024", "2048")) for v in pair[1:] for x in (pair[0], v)]  # fmt: skip
+    assert parlay(*asked, *pieces) == whole
+    assert whole.code == 0
+    assert len(whole.out.splitlines()) == 17
+    ladder = parlay("ladder", "--on", "dgx-h100", "--on", "dgx-a100", "--gpus", "8")
+    assert ladder == parlay("ladder", "--on", "dgx-h100,dgx-a100", "--gpus", "8")
