@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,17 +177,9 @@ def test_rack_scale_domains():
         assert (rack.gpus_per_node.value, rack.scale_up_gpus.value, rack.nics_per_node.value) == (4, 72, 4)
 
 
-def test_a_cluster_parses_only_its_own_files_and_fast(monkeypatch):
+def test_a_cluster_parses_only_its_own_files(monkeypatch):
     opened: list[str] = []
     read = catalog.read_toml
     monkeypatch.setattr(catalog, "read_toml", lambda path: opened.append(path.stem) or read(path))
     load_cluster("dgx-h100")
     assert sorted(opened) == ["dgx-h100", "h100-sxm", "ib-ndr", "nvlink4"]
-    best = min(_seconds(lambda: load_cluster("dgx-h100")) for _ in range(5))
-    assert best < 0.010
-
-
-def _seconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,9 @@ NAMES = sorted({key for config in CONFIGS for table in fuzz.tables(config) if is
 def test_mutated_configs_give_a_specification_or_a_message():
     r = random.Random(20261129)
     seen = set()
-    start = time.perf_counter()
     for _ in range(300):
         seen.add(fuzz.outcome(fuzz.mutate(r, r.choice(CONFIGS), NAMES)))
     assert seen == {"specification", "message"}
-    assert time.perf_counter() - start < 30  # measured: 0.2 s
 
 
 values = st.recursive(
@@ -69,16 +66,17 @@ def test_labels_for_a_quarter_of_a_million_tokens_are_read():
     assert read_config(json.dumps(config), "test.json").spec.hidden == 4096
 
 
-def test_a_key_of_millions_of_characters_is_no_trouble():
-    start = time.perf_counter()
-    model = read_config(json.dumps({"model_type": "llama", "a" * 8_000_000: 1, "layer_types": None}), "test.json")
-    assert model.ignored == ("a" * 60,)
-    assert time.perf_counter() - start < 2  # measured: 0.1 s
+def test_a_key_of_millions_of_characters_is_no_trouble(processor_seconds):
+    text = json.dumps({"model_type": "llama", "a" * 8_000_000: 1, "layer_types": None})
+    assert read_config(text, "test.json").ignored == ("a" * 60,)
+    assert processor_seconds(lambda: read_config(text, "test.json")) < 30 * processor_seconds(lambda: json.loads(text))  # 2.6
 
 
-def test_too_many_values_are_refused_before_parsing():
+def test_too_many_values_are_refused_before_parsing(processor_seconds):
     text = '{"id2label": {' + ",".join(f'"{i}":1' for i in range(600_000)) + "}}"
-    start = time.perf_counter()
-    with pytest.raises(UsageError, match="holds more than"):
-        read_config(text, "test.json")
-    assert time.perf_counter() - start < 1
+
+    def refused():
+        with pytest.raises(UsageError, match="holds more than"):
+            read_config(text, "test.json")
+
+    assert processor_seconds(refused) < 0.5 * processor_seconds(lambda: json.loads(text))  # measured: 0.03

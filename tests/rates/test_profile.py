@@ -1,7 +1,6 @@
 """Shipped profiles: held-out points, physical bounds, relatives, labels, what a training load costs."""
 
 import csv
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -292,19 +291,15 @@ def test_everything_broadcasts():
     assert rates.gemm(tokens, 4096, heads * 128, "bf16").seconds[1, 2] == pytest.approx(one)
 
 
-def test_loading_is_quick_and_evaluation_vectorised():
-    c = load_cluster("dgx-b200")
-    best = []
-    for _ in range(3):
-        load_profile.cache_clear()
-        start = time.perf_counter()
-        rates = profile_rates(c)
-        best.append(time.perf_counter() - start)
-    assert min(best) < 0.015
+def test_evaluation_is_vectorised(processor_seconds):
+    rates = profile_rates(load_cluster("dgx-b200"))
     m = np.linspace(128, 16384, 100_000)
-    start = time.perf_counter()
-    rates.gemm(m, 4096, 8192, "bf16")
-    assert time.perf_counter() - start < 0.5
+    one = processor_seconds(lambda: [rates.gemm(8192.0, 4096, 8192, "bf16") for _ in range(100)]) / 100
+    assert processor_seconds(lambda: rates.gemm(m, 4096, 8192, "bf16")) < 2000 * one  # measured: 270, of 100,000 products
+
+
+def test_a_profile_is_read_once():
+    assert load_profile("b200") is load_profile("b200")
 
 
 @pytest.mark.parametrize(("device", "share"), [("a100-sxm", 0.63 / 0.73), ("h100-sxm", 0.75)])
