@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.communication import Transfer, layer_transfers
+from parlay.estimate.communication import Collective, Transfer, layer_transfers
 from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
 from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.shard import Shard
@@ -49,6 +49,7 @@ class Cost:
     lost_backward: Array
     tensors: Array  # parameter tensors on the rank
     sources: dict[str, str]
+    collectives: tuple[tuple[str, Collective], ...] = ()  # (axis, one of each kind of transfer)
 
     @cached_property
     def forward_s(self) -> Array:
@@ -92,6 +93,7 @@ def _mean(one: Cost, other: Cost, share: float) -> Cost:
         lost_backward=(1 - share) * one.lost_backward + share * other.lost_backward,
         tensors=one.tensors,
         sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
+        collectives=one.collectives,
     )
 
 
@@ -160,7 +162,8 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         forward["launch gaps"] = np.maximum(0.0, (host + waits) * each - busy_f)
         backward["launch gaps"] = np.maximum(0.0, (behind * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
-    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources)
+    ones = tuple((t.axis, t.one) for t in transfers if t.one)
+    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources, ones)
 
 
 def _rerun_share(shard: Shard, o: Operator) -> Array:

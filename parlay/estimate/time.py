@@ -37,6 +37,7 @@ from parlay.rates.interface import Beside, Group, Rates
 
 Array = NDArray[np.float64]
 
+OF_ONE = "collective_bytes is what one of its transfers carries, collective_seconds what that takes alone"
 AXIS_LABEL = {"tp": "tensor parallel", "cp": "context parallel", "ep": "expert parallel"}
 
 
@@ -96,6 +97,22 @@ class StepTime:
         """How many of each block a stage runs, (layouts, stages)."""
         return {name: count[self.pipes.row_of] for name, count in self.by_pipe.weights.items()}
 
+    def _one_collective(self, axis: str, block_row: NDArray[np.intp]) -> dict[str, Array]:
+        """Return what one collective of an axis moves between whom and how long it takes: the first kind that a layout has."""
+        found: dict[str, Array] = {}
+        for one in (one for cost in self.blocks.values() for at, one in cost.collectives if at == axis):
+            parts = (
+                ("ranks", one.group.size),
+                ("ranks_in_a_domain", one.group.local),
+                ("bytes", one.nbytes),
+                ("seconds", one.seconds),
+            )
+            told = {f"collective_{name}": (part + 0.0 * one.seconds)[block_row] for name, part in parts}
+            used = told["collective_ranks"] > 1
+            missing = found.get("collective_ranks", np.ones_like(told["collective_ranks"])) <= 1
+            found = {k: np.where(used & missing, v, found.get(k, 1.0 if "ranks" in k else 0.0)) for k, v in told.items()}
+        return found
+
     def tree(self) -> Term:
         """Return the step as a tree of terms, one value a layout: the slowest stage's work, then what it waits for."""
         rows, m = self.pipes.row_of, self.micro_batches
@@ -127,10 +144,12 @@ class StepTime:
         for axis in AXES:
             source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
             value, inputs = both_ways("exposed_forward", "exposed_backward", axis)
+            inputs["hidden_s"] = spent("hidden", axis) / m
+            inputs |= self._one_collective(axis, block_row)
             exposed.append(
                 Term(
                     f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source,
-                    inputs=inputs,
+                    inputs=inputs, note=OF_ONE if "collective_bytes" in inputs else "",
                 )
             )  # fmt: skip
         lost_sends = self.by_pipe.lost_sends[rows, self.slowest]

@@ -295,6 +295,41 @@ def test_experts_that_leave_the_node_wait_on_the_network():
     assert term(outside, "step.exposed.ep") > 1.5 * term(inside, "step.exposed.ep")
 
 
+LONG = {"seq_len": 131072}
+KV = 2 * 8 * 128  # K and V of Llama 3.1 8B: 8 heads of 128
+
+
+# bf16: two bytes an element; a rank of cp 8 holds 16,384 tokens
+@pytest.mark.parametrize(
+    ("model", "layout", "workload", "axis", "ranks", "nbytes"),
+    [
+        (LLAMA_8B, {"tp": 2, "dp": 4, "micro_batch": 4}, {}, "tp", 2, 2 * 4 * 4096 * 4096),
+        (LLAMA_8B, {"tp": 2, "cp": 4}, {}, "tp", 2, 2 * 1024 * 4096),
+        (LLAMA_8B, {"cp": 8}, LONG, "cp", 8, 2 * 16384 * KV),
+        (LLAMA_8B, {"cp": 8, "cp_kind": "usp", "ulysses": 4}, LONG, "cp", 2, 2 * 16384 * KV),
+        (LLAMA_8B, {"cp": 8, "cp_kind": "ulysses"}, LONG, "cp", 8, 2 * 16384 * (4096 + KV)),
+        (LLAMA_8B, {"cp": 8, "cp_kind": "allgather"}, LONG, "cp", 8, 2 * 131072 * KV),
+        (MIXTRAL, {"dp": 8, "ep": 8}, {}, "ep", 8, 2 * 4096 * 2 * 4096),  # two experts a token
+        (LLAMA_8B, {"dp": 8}, {}, "tp", 1, 0),
+    ],
+)
+def test_a_term_tells_what_one_of_its_transfers_carries(model, layout, workload, axis, ranks, nbytes):
+    told = timed(model, layout, **workload)[0].tree().find(f"step.exposed.{axis}").inputs
+    assert (told["collective_ranks"][0], told["collective_bytes"][0]) == (ranks, nbytes)
+    assert (told["collective_seconds"][0] > 0) == (ranks > 1)
+
+
+def test_transfers_of_a_term_are_so_many_of_one():
+    """Sequence parallelism: an all-gather and a reduce-scatter around attention and around the MLP, 32 layers, nothing hidden.
+
+    The two are not quite equally fast where they were measured.
+    """
+    told = timed(LLAMA_8B, {"tp": 8})[0].tree().find("step.exposed.tp").inputs
+    one, all_forward = told["collective_seconds"][0], told["forward_s"][0]
+    assert all_forward == pytest.approx(32 * 2 * 2 * one, rel=0.05)
+    assert told["backward_s"][0] + told["hidden_s"][0] == pytest.approx(32 * 2 * 3 * one, rel=0.05)
+
+
 def test_where_a_group_lies_decides_the_link_not_how_large_it_is():
     """llm-analysis issue 27: eight data-parallel ranks, one node apart behind tp 8, side by side without it."""
     near = timed(LLAMA_8B, {"dp": 8})[0].data
