@@ -28,8 +28,8 @@ TP_OVERLAP_CHUNKS = 4.0  # TransformerEngine userbuffers: pipelined reduce-scatt
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective of a transfer, for `explain`: what it moves, between whom, and its own seconds; ranks are 1 where there is none."""
+class Message:
+    """One message of a transfer, for `explain`: what it moves, between whom, and its own seconds; ranks are 1 where there is none."""
 
     nbytes: Array
     group: Group
@@ -49,7 +49,7 @@ class Transfer:
     source: str
     lost_forward: Array | float = 0.0  # seconds that compute and transfer take longer because they run at once
     lost_backward: Array | float = 0.0
-    one: Collective | None = None
+    one: Message | None = None
 
 
 def layer_transfers(p: Pricer, kind: LayerKind, operators: Sequence[Operator]) -> list[Transfer]:
@@ -125,7 +125,7 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     hidden = np.where(on, whole, 0.0) - forward - backward
     return Transfer(
         f"{name} tensor parallel", "tp", forward, backward, np.maximum(hidden, 0.0), modules, gather.source, lost_f, lost_b,
-        Collective(ELEMENT * s.tokens * p.model.hidden, s.tp_group, np.where(s.sp, gather.seconds, reduce.seconds)),
+        Message(ELEMENT * s.tokens * p.model.hidden, s.tp_group, np.where(s.sp, gather.seconds, reduce.seconds)),
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     exposed_b = np.where(s.ep_overlap, left / 2, backward)
     hidden = forward + backward - exposed_f - exposed_b
     lost = np.where(s.ep_overlap, p.lost_s(forward + backward, beside), 0.0) / 2
-    one = Collective(dispatch_bytes, s.ep_group, there)
+    one = Message(dispatch_bytes, s.ep_group, there)
     found = [Transfer("expert all-to-all", "ep", exposed_f, exposed_b, hidden, frozenset({"moe"}), a2a.source, lost, lost, one)]
     gathered = ELEMENT * routed_rows(p, m) * width
     gather = p.rates.collective("all_gather", gathered, s.etp_group)
@@ -213,7 +213,7 @@ def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operato
     lost_f, lost_b = (np.where(ring_on, steps * p.lost_s(x.seconds, work), 0.0) for x, work in ((step, work_f), (back, work_b)))
     ring = Transfer(
         "ring attention", "cp", exposed_f, exposed_b, hidden, frozenset({"core_attention"}), step.source, lost_f, lost_b,
-        Collective(block, s.ring_group, step.seconds),
+        Message(block, s.ring_group, step.seconds),
     )  # fmt: skip
     found = [ring]
     # Ulysses: Q, K, V before and the output after attention, K/V heads copied where there are too few.
@@ -222,7 +222,7 @@ def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operato
     qkv = p.rates.collective("all_to_all", qkv_bytes, s.ulysses_group)
     out = p.rates.collective("all_to_all", ELEMENT * n * out_width, s.ulysses_group)
     each = np.where(s.ulysses > 1, qkv.seconds + out.seconds, 0.0)
-    one = Collective(qkv_bytes, s.ulysses_group, qkv.seconds)
+    one = Message(qkv_bytes, s.ulysses_group, qkv.seconds)
     found.append(Transfer("Ulysses all-to-all", "cp", each, each, np.zeros_like(each), frozenset(), qkv.source, one=one))
     # All-gather CP (Llama 3): K and V of the whole sequence before attention, their gradients scattered after it.
     gathered_on = (s.cp_kind == CP_KINDS.index("allgather")) & (s.cp > 1)
@@ -232,6 +232,6 @@ def _context(p: Pricer, mixer: GroupedAttention | LatentAttention, core: Operato
     scatter = p.rates.collective("reduce_scatter", whole, group)
     f = np.where(gathered_on, gather.seconds, 0.0)
     b = np.where(gathered_on, gather.seconds + scatter.seconds, 0.0)
-    one = Collective(whole, Group(np.where(gathered_on, group.size, 1.0), group.local), gather.seconds)
+    one = Message(whole, Group(np.where(gathered_on, group.size, 1.0), group.local), gather.seconds)
     found.append(Transfer("K/V all-gather", "cp", f, b, np.zeros_like(f), frozenset({"core_attention"}), gather.source, one=one))
     return found

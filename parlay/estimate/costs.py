@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.communication import Collective, Transfer, layer_transfers
+from parlay.estimate.communication import Message, Transfer, layer_transfers
 from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
 from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.shard import Shard
@@ -49,7 +49,7 @@ class Cost:
     lost_backward: Array
     tensors: Array  # parameter tensors on the rank
     sources: dict[str, str]
-    collectives: tuple[tuple[str, Collective], ...] = ()  # (axis, one of each kind of transfer)
+    messages: tuple[tuple[str, Message], ...] = ()  # (axis, one of each kind of transfer)
 
     @cached_property
     def forward_s(self) -> Array:
@@ -93,7 +93,7 @@ def _mean(one: Cost, other: Cost, share: float) -> Cost:
         lost_backward=(1 - share) * one.lost_backward + share * other.lost_backward,
         tensors=one.tensors,
         sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
-        collectives=one.collectives,
+        messages=one.messages,
     )
 
 

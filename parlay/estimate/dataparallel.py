@@ -23,7 +23,7 @@ from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread, weakest
 from parlay.estimate.tied import tied_gradient
 from parlay.formulas.buffers import shard_copy_bytes
-from parlay.formulas.optimizer_state import host_step_s, step_traffic_bytes
+from parlay.formulas.optimizer_step import host_step_s, step_traffic_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
@@ -33,10 +33,10 @@ from parlay.rates.interface import Collective, Group, Rates
 
 Array = NDArray[np.float64]
 
-TRAFFIC = "optimizer_state.step_traffic_bytes"
+TRAFFIC = "optimizer_step.step_traffic_bytes"
 OF_HOST = (
     "seconds of the stage that takes longest: on the GPU, of copies (gradients down, weights up) and of the host, as"
-    " optimizer_state.host_step_s has it, behind one another"
+    " optimizer_step.host_step_s has it, behind one another"
 )
 OF_LARGEST = "inputs of the stage that holds most, one round of it; the value leaves out what overlaps"
 ROUNDING = 1e-9  # of the traffic: what is hidden beyond this is more than the residue of a difference

@@ -247,7 +247,7 @@ class Settings:
         return np.asarray((pp == 1) | (self.framework != "torchtitan"))
 
     def step_of(self, *, sharded: bool) -> dict[str, float]:
-        """Return the arguments of `optimizer_state.step_traffic_bytes`, of ZeRO stage 3 or below."""
+        """Return the arguments of `optimizer_step.step_traffic_bytes`, of ZeRO stage 3 or below."""
         return {
             "gradient_bytes": self.sharded_gradient_bytes if sharded else self.gradient_bytes,
             "master_bytes": self.master_bytes, "moments_bytes": self.states_bytes, "weight_bytes": self.weight_bytes,

@@ -100,7 +100,7 @@ class StepTime:
     def _one_collective(self, axis: str, block_row: NDArray[np.intp]) -> dict[str, Array]:
         """Return what one collective of an axis moves between whom and how long it takes: the first kind that a layout has."""
         found: dict[str, Array] = {}
-        for one in (one for cost in self.blocks.values() for at, one in cost.collectives if at == axis):
+        for one in (one for cost in self.blocks.values() for at, one in cost.messages if at == axis):
             parts = (
                 ("ranks", one.group.size),
                 ("ranks_in_a_domain", one.group.local),

@@ -127,7 +127,7 @@ _WITHOUT = (
     ),
     (
         "memory traffic inside one rank or host is not counted",
-        "optimizer_state.step_traffic_bytes optimizer_state.host_step_s roofline.matmul_intensity",
+        "optimizer_step.step_traffic_bytes optimizer_step.host_step_s roofline.matmul_intensity",
     ),
     ("another program's estimate, kept to compare with", "optimizer_state.zero_infinity_estimate"),
     (

@@ -4,7 +4,7 @@ import pytest
 
 from parlay.errors import UsageError
 from parlay.estimate.frameworks import COMPILED, DELETED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL, resolve
-from parlay.formulas.optimizer_state import step_traffic_bytes
+from parlay.formulas.optimizer_step import step_traffic_bytes
 from parlay.hardware.load import load_device
 from parlay.layouts.workload import Workload
 
