@@ -18,6 +18,8 @@ def test_step_traffic_of_adam_and_of_bf16_states():
     ({"master_bytes": 0, "weight_bytes": 4, "passes": 3}, 12 + 16 + 12),
     # Megatron-core, fp16: unscaling reads and writes the fp32 copies besides
     ({"gradient_bytes": 2, "passes": 3, "converted_bytes": 4, "copied_bytes": 4}, 6 + 12 + 28 + 6),
+    # a copy of one byte is one, too: read 4, written 1; Adam reads 1
+    ({"converted_bytes": 1}, 5 + 1 + 24 + 2),
 ])  # fmt: skip
 def test_step_traffic_of_what_comes_before_and_after_adam(given, each):
     assert step.step_traffic_bytes(1, **given) == each
