@@ -240,7 +240,6 @@ def test_the_first_layout_is_sensible(name, cluster, gpus, seq_len, batch):
     where, model = load_cluster(cluster), load_model(name)
     work = Workload(seq_len=seq_len, global_batch=batch)
     found = plan(model, where, work, gpus)
-    assert found.elapsed_s < 5
     first = found.rows[0].estimate
     layout = first.layout
     assert layout.gpus == gpus
