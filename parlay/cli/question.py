@@ -307,15 +307,16 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
     if limit and gpus > limit:
         raise UsageError(f"{cluster.name} has {limit:,.0f} GPUs, not {gpus:,}", where="gpus")
     rate = table.get("gpu_hour_usd")
-    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e6):
-        raise UsageError(
-            f"a price per GPU-hour must be above 0 and below 1,000,000, got {rate!r}",
-            where=f"{where}: gpu_hour_usd",
-            hint="e.g. 2.5",
-        )
+    check_price(rate, f"{where}: gpu_hour_usd")
     if rate is None and cluster.gpu_hour_usd is not None:
         rate = cluster.gpu_hour_usd.value
     return Question(model, cluster, gpus, workload, chosen, _section(table, "budget", where), rate, model_notes=notes)
+
+
+def check_price(rate: Any, where: str) -> None:
+    """Raise UsageError unless `rate` is a price of a GPU-hour, or None."""
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e6):
+        raise UsageError(f"a price per GPU-hour must be above 0 and below 1,000,000, got {rate!r}", where=where, hint="e.g. 2.5")
 
 
 def _refuse_idle(layout: Layout, where: str, *, imported: bool) -> None:

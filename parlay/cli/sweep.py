@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,11 @@ def sweep(
     lora: flags.Lora = None,
     framework: flags.Framework = None,
     tokens: flags.Tokens = None,
+    gpu_hour_usd: flags.Price = None,
+    days: Annotated[
+        float | None,
+        typer.Option("--days", metavar="N", help="Mark the fewest GPUs that train --tokens within N days; exit 1 if none do."),
+    ] = None,
     most: asked.Most = None,
     least: asked.Least = None,
     require: asked.Require = None,
@@ -56,12 +62,21 @@ def sweep(
         raise UsageError("--csv, --jsonl and --json are three forms of one answer", where="--csv", hint="give one of them")
     from parlay.cli.many import check_size, clusters_of, counts_of, models_of, texts_of
     from parlay.cli.progress import ProgressBar
-    from parlay.cli.question import workload_of
+    from parlay.cli.question import check_price, workload_of
     from parlay.cli.rates import rates_of
     from parlay.search.sweep import cases, uneven_batches
     from parlay.search.sweep import sweep as run
 
+    if days is not None and not 0 < days < math.inf:
+        raise UsageError(f"must be a number of days above 0, got {days:g}", where="--days", hint="give one such as 30 or 0.5")
     workload = workload_of(flags.training(None, None, None, precision, optimizer, framework, tokens, lora), sets, listed=LISTED)
+    usd = flags.price(gpu_hour_usd)
+    check_price(usd, "--gpu-hour-usd")
+    flags.note_price(usd, workload.total_tokens)
+    if days is not None and workload.total_tokens is None:
+        raise UsageError(
+            "how long a run takes follows from its tokens", where="--days", hint="add --tokens, such as --tokens 15T"
+        )
     limits = asked.constraints(most, least, require, headroom, min_micro_batches)
     lengths, batches = ",".join(seq_len), ",".join(global_batch)
     for text in texts_of(lengths, "--seq-len"):
@@ -79,13 +94,13 @@ def sweep(
     measured = {c.id: own for c in {case.cluster.id: case.cluster for case in wanted}.values() if (own := rates_of(rates, c))}
     bar = ProgressBar()
     try:
-        found = run(wanted, weak=weak, constraints=limits, progress=bar, rates=measured)
+        found = run(wanted, weak=weak, constraints=limits, progress=bar, rates=measured, within_days=days, gpu_hour_usd=usd)
     finally:
         bar.close()
     _say(found, "csv" if csv else "jsonl" if jsonl else "json" if json else "text")
     if found.interrupted:
         raise KeyboardInterrupt
-    if not any(r.estimate for r in found.rows):
+    if not any(r.estimate and found.in_time(r) is not False for r in found.rows):
         raise typer.Exit(1)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 from parlay import __version__
 from parlay.layouts.workload import Workload
 from parlay.report.document import Document
-from parlay.report.table import RUN_TIMES, Column, Page, render, unit_for, wrap
+from parlay.report.table import MONEY, RUN_TIMES, Column, Page, render, unit_for, wrap
 from parlay.search.sweep import KNEE, Sweep, SweepRow
-from parlay.units import GIB, significant
+from parlay.units import GIB, show_count, show_seconds, show_usd, significant
 
 
 class SweepRowDocument(Document):
@@ -31,11 +33,15 @@ class SweepRowDocument(Document):
     memory_peak_bytes: float | None
     memory_limit_bytes: float
     run_s: float | None
+    gpu_hours: float | None
+    cost_usd: float | None
     knee: bool
     why: str
     precision: str
     optimizer: str
     framework: str
+    in_time: bool | None  # whether the run ends within the days asked for
+    fewest_in_time: bool  # with the fewest GPUs of its series
     settings: str  # other fields of training that are not their defaults, as --set takes them
 
 
@@ -48,18 +54,20 @@ class SweepReport(Document):
     scaling: Literal["strong", "weak"]
     knee_share: float
     interrupted: bool
+    within_s: float | None  # what the whole run may take
     rows: list[SweepRowDocument]
 
 
-def row_document(row: SweepRow) -> SweepRowDocument:
-    """Return the document of one row."""
+def row_document(found: Sweep, row: SweepRow) -> SweepRowDocument:
+    """Return the document of one row of a sweep."""
     c, e = row.case, row.estimate
     return SweepRowDocument(
         model=c.model.id, cluster=c.cluster.id, gpus=c.gpus, seq_len=c.workload.seq_len,
         global_batch_sequences=c.workload.global_batch, fits=e is not None, layout_short=str(e.layout) if e else None,
         tokens_per_s_per_gpu=e.tokens_per_s_per_gpu if e else None, step_s=e.step_s if e else None, mfu=e.mfu if e else None,
         memory_peak_bytes=e.peak_bytes if e else None, memory_limit_bytes=float(c.cluster.device.memory.allocatable.value),
-        run_s=row.days * 86400 if row.days is not None else None, knee=row.knee, why=row.why,
+        **dataclasses.asdict(row.run(found.gpu_hour_usd)), knee=row.knee, why=row.why,
+        in_time=found.in_time(row), fewest_in_time=row.fewest,
         precision=c.workload.precision, optimizer=c.workload.optimizer, framework=c.workload.framework, settings="; ".join(_others(c.workload)),
     )  # fmt: skip
 
@@ -83,18 +91,19 @@ def sweep_report(found: Sweep) -> SweepReport:
     """Return the whole document."""
     return SweepReport(
         scaling="weak" if found.weak else "strong", knee_share=KNEE, interrupted=found.interrupted,
-        rows=[row_document(r) for r in found.rows],
+        within_s=found.within_days * 86400 if found.within_days is not None else None,
+        rows=[row_document(found, r) for r in found.rows],
     )  # fmt: skip
 
 
 def sweep_jsonl(found: Sweep) -> list[str]:
     """Return one JSON object a row."""
-    return [json.dumps(row_document(r).model_dump(), allow_nan=False) for r in found.rows]
+    return [json.dumps(row_document(found, r).model_dump(), allow_nan=False) for r in found.rows]
 
 
 def sweep_csv(found: Sweep) -> list[str]:
     """Return the rows as CSV with a header, in SI base units; what is not known is empty."""
-    rows = [row_document(r).model_dump() for r in found.rows]
+    rows = [row_document(found, r).model_dump() for r in found.rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(SweepRowDocument.model_fields), lineterminator="\n")
     writer.writeheader()
@@ -109,8 +118,7 @@ def _plain(value: Any) -> Any:
 def sweep_lines(found: Sweep, page: Page) -> list[str]:
     """Return the table, and what the marked rows mean."""
     several = {name: len({getattr(r.case, name).id for r in found.rows}) > 1 for name in ("model", "cluster")}
-    longest = max((r.days for r in found.rows if r.days is not None), default=None)
-    unit = None if longest is None else unit_for(longest * 86400, RUN_TIMES)
+    whole = _run_columns(found)
     columns = [Column(n, right=False) for n, on in several.items() if on]
     columns += [
         Column("GPUs"),
@@ -119,9 +127,9 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
         Column("layout", right=False),
         Column("tok/s/GPU"),
     ]
-    columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *([Column(unit[0])] if unit else [])]
+    columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *whole]
     columns += [Column("", right=False, text=True)]
-    rows = [_cells(r, several, unit) for r in found.rows]
+    rows = [_cells(r, several, [cell(r) for cell in whole.values()]) for r in found.rows]
     first = found.rows[0].case
     known = " on ".join(getattr(first, n).name for n, on in several.items() if not on)
     w = first.workload
@@ -139,12 +147,66 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
         out += ["", *wrap(what, page)]
     elif len({r.case.gpus for r in found.rows if r.estimate}) > 1:
         out += ["", *wrap(f"no knee: the most GPUs of each series still hold {KNEE:.0%} of its best tokens/s/GPU.", page)]
+    out += _price(found, page) + _deadline(found, page)
     if found.interrupted:
         out += ["", *wrap("Interrupted: the last row is the best so far, and further rows are missing.", page)]
     return out
 
 
-def _cells(row: SweepRow, several: dict[str, bool], unit: tuple[str, float] | None) -> list[str]:
+def _price(found: Sweep, page: Page) -> list[str]:
+    """Return the prices behind the costs shown; nothing where none is shown."""
+    priced = {r.case.cluster.id: r.case.cluster for r in found.rows if r.run(found.gpu_hour_usd).cost_usd is not None}
+    if not priced:
+        return []
+    own = {c.id: c.gpu_hour_usd.value for c in priced.values() if c.gpu_hour_usd}
+    each = [f"{show_usd(usd)} a GPU-hour on {name}" for name, usd in own.items()]
+    prices = f"{show_usd(found.gpu_hour_usd)} a GPU-hour" if found.gpu_hour_usd is not None else ", ".join(each)
+    return ["", *wrap(f"cost: {prices}.", page)]
+
+
+def _deadline(found: Sweep, page: Page) -> list[str]:
+    """Return whether the run ends in time, and what the marks mean; nothing where no days were asked for."""
+    if found.within_days is None:
+        return []
+    tokens, limit = show_count(found.rows[0].case.workload.total_tokens or 0), show_seconds(found.within_days * 86400)
+    if any(r.fewest for r in found.rows):
+        return [
+            "",
+            *wrap(f"fewest: the fewest GPUs of their series that train {tokens} tokens within {limit}, if nothing fails.", page),
+        ]
+    quickest = min((r for r in found.rows if r.days is not None), key=lambda r: r.days or 0.0, default=None)
+    if quickest is None:
+        return []
+    who = f"{quickest.case.gpus:,} x {quickest.case.cluster.id}"
+    took = show_seconds((quickest.days or 0.0) * 86400)
+    return ["", *wrap(f"None of these trains {tokens} tokens within {limit}; {who} would take {took}.", page)]
+
+
+def _run_columns(found: Sweep) -> dict[Column, Callable[[SweepRow], str]]:
+    """Return the columns of the whole run and what each tells of a row: time, GPU-hours and, where a price is known, the cost."""
+    runs = [r.run(found.gpu_hour_usd) for r in found.rows]
+    longest = max((run.run_s for run in runs if run.run_s is not None), default=None)
+    if longest is None:
+        return {}
+    time, second = unit_for(longest, RUN_TIMES)
+    columns: dict[Column, Callable[[SweepRow], str]] = {
+        Column(time): lambda r: _told(r.run().run_s, lambda s: significant(s / second, 3)),
+        Column("GPU-hours", drop=1): lambda r: _told(r.run().gpu_hours, show_count),
+    }
+    dearest = max((run.cost_usd for run in runs if run.cost_usd is not None), default=None)
+    if dearest is not None:
+        money, dollar = unit_for(dearest, MONEY)
+        columns[Column(money, drop=1)] = lambda r: _told(
+            r.run(found.gpu_hour_usd).cost_usd, lambda usd: significant(usd / dollar, 3)
+        )
+    return columns
+
+
+def _told(value: float | None, show: Callable[[float], str]) -> str:
+    return "-" if value is None else show(value)
+
+
+def _cells(row: SweepRow, several: dict[str, bool], whole: list[str]) -> list[str]:
     c, e = row.case, row.estimate
     head = [getattr(c, n).id for n, on in several.items() if on]
     head += [f"{c.gpus:,}", f"{c.workload.seq_len:,}", f"{c.workload.global_batch:,}"]
@@ -156,7 +218,7 @@ def _cells(row: SweepRow, several: dict[str, bool], unit: tuple[str, float] | No
             "-",
             "-",
             "-",
-            *(["-"] if unit else []),
+            *whole,
             "",
         ]
     body = [
@@ -166,4 +228,5 @@ def _cells(row: SweepRow, several: dict[str, bool], unit: tuple[str, float] | No
         f"{100 * e.mfu:.1f}",
         f"{e.peak_bytes / GIB:.1f}",
     ]
-    return [*head, *body, *([significant((row.days or 0.0) * 86400 / unit[1], 3)] if unit else []), "knee" if row.knee else ""]
+    marks = [mark for mark, on in (("fewest", row.fewest), ("knee", row.knee)) if on]
+    return [*head, *body, *whole, ", ".join(marks)]

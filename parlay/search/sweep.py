@@ -1,6 +1,7 @@
 """Sweeps: the best layout for each combination of model, cluster, GPUs, sequence length and batch, and where scaling stops.
 
-Strong scaling keeps the batch while GPUs grow; weak scaling grows it with them, from the batch at the fewest GPUs.
+Strong scaling keeps the batch while GPUs grow; weak scaling grows it with them, from the batch at the fewest GPUs. A deadline
+asks for the fewest GPUs of each series that end the whole run in time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-from parlay.estimate.answers import run_length
+from parlay.estimate.answers import RunLength, run_length
 from parlay.estimate.estimate import Estimate
 from parlay.hardware.spec import Cluster
 from parlay.layouts.workload import Workload
@@ -43,12 +44,19 @@ class SweepRow:
     why: str
     knee: bool = False
     able: bool = True  # False: the cluster has not the precision
+    fewest: bool = False  # the fewest GPUs of its series that end the run in time
 
     @property
     def days(self) -> float | None:
         """Days of the whole run; None without `total_tokens` or a fit."""
-        seconds = run_length(self.estimate, None).run_s if self.estimate else None
+        seconds = self.run().run_s
         return seconds / 86400 if seconds is not None else None
+
+    def run(self, gpu_hour_usd: float | None = None) -> RunLength:
+        """Return how long the whole run takes and costs, at the price given or else at the cluster's own."""
+        own = self.case.cluster.gpu_hour_usd
+        price = gpu_hour_usd if gpu_hour_usd is not None else own.value if own else None
+        return run_length(self.estimate, price) if self.estimate else RunLength()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +66,12 @@ class Sweep:
     rows: tuple[SweepRow, ...]
     weak: bool
     interrupted: bool = False
+    within_days: float | None = None  # what the whole run may take
+    gpu_hour_usd: float | None = None  # the price asked with; None leaves each cluster its own
+
+    def in_time(self, row: SweepRow) -> bool | None:
+        """Return whether a row ends the whole run within the days asked for; None where none were asked for."""
+        return None if self.within_days is None else row.days is not None and row.days <= self.within_days
 
 
 def cases(
@@ -95,8 +109,12 @@ def sweep(
     constraints: Constraints = ANYTHING,
     progress: Progress | None = None,
     rates: Mapping[str, Rates] | None = None,
+    within_days: float | None = None,
+    gpu_hour_usd: float | None = None,
 ) -> Sweep:
     """Return the best layout of every case. A KeyboardInterrupt ends it with the rows so far, if there are any.
+
+    With `within_days` the first row of each series that ends the run of `total_tokens` in time is marked.
 
     A cluster without the precision has rows that say so; where none has it, UsageError is raised.
     `rates` holds measured rates by the id of their cluster.
@@ -118,7 +136,7 @@ def sweep(
         rows.append(row)
         if interrupted:
             break
-    return Sweep(_with_knees(rows), weak, interrupted)
+    return Sweep(_with_fewest(_with_knees(rows), within_days), weak, interrupted, within_days, gpu_hour_usd)
 
 
 def _row(case: Case, constraints: Constraints, progress: Progress | None, rates: Rates | None) -> tuple[SweepRow, bool]:
@@ -162,6 +180,15 @@ def _with_knees(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
         holds = [i for i, s in speeds if s >= KNEE * best]
         bent = len(speeds) > 1 and bool(holds) and holds[-1] != len(group) - 1
         out += [dataclasses.replace(r, knee=bent and i == holds[-1]) for i, r in enumerate(group)]
+    return tuple(out)
+
+
+def _with_fewest(rows: Sequence[SweepRow], within_days: float | None) -> tuple[SweepRow, ...]:
+    """Return the rows with the fewest GPUs of each series that end the whole run in time marked."""
+    out: list[SweepRow] = []
+    for group in _runs(rows):
+        first = next((i for i, r in enumerate(group) if within_days and r.days is not None and r.days <= within_days), None)
+        out += [dataclasses.replace(r, fewest=i == first) for i, r in enumerate(group)]
     return tuple(out)
 
 

@@ -17,6 +17,7 @@ from parlay.search.constraints import Constraints, parse_bound
 from parlay.search.plan import plan
 from parlay.search.spaces import default_space
 from parlay.search.sweep import KNEE, Case, SweepRow, cases, sweep, why_nothing
+from parlay.units import show_usd
 
 H100, A100 = load_cluster("dgx-h100"), load_cluster("dgx-a100")
 SMALL, LARGE = load_model("llama-3.2-1b"), load_model("llama-3.1-8b")
@@ -139,6 +140,14 @@ def test_the_command(capsys):
     arguments = ["sweep", "llama-3.2-1b", "--on", "dgx-h100", "--gpus", "4,8", "--global-batch", "64"]
     assert main(arguments) == 0
     assert "strong scaling" in capsys.readouterr().out
+    timed = [*arguments, "--tokens", "1B", "--days"]
+    assert main([*timed, "30"]) == 0
+    assert "that train 1.00B tokens within 30" in capsys.readouterr().out
+    assert main([*timed, "0.001"]) == 1
+    assert "None of these trains 1.00B tokens within" in capsys.readouterr().out
+    for asked, words in (([*timed, "0"], "above 0"), ([*timed, "nan"], "above 0"), ([*arguments, "--days", "3"], "add --tokens")):
+        assert main(asked) == 2
+        assert words in capsys.readouterr().err
     assert main([*arguments, "--weak", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [r["global_batch_sequences"] for r in document["rows"]] == [64, 128]
@@ -186,3 +195,27 @@ def test_a_cluster_without_the_precision_has_rows_that_say_so(capsys):
     assert capsys.readouterr().out.count(why) == 2
     assert main(["sweep", "llama-3.2-1b", "--on", "jean-zay-v100,dgx-a100", "--gpus", "8", "--precision", "fp8"]) == 2
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("days", "marked"), [(1000.0, [8, 8]), (12.0, [64, 64]), (3.0, [64, None]), (0.1, [None, None])])
+def test_the_fewest_gpus_of_each_series_that_end_in_time_are_marked(found, days, marked):
+    """100B tokens on 8 and 64 GPUs take about 14 and 2 days of H100s, 34 and 5 of A100s; one GPU holds nothing."""
+    again = dataclasses.replace(found, rows=module._with_fewest(found.rows, days), within_days=days)
+    for cluster, gpus in zip(("dgx-h100", "dgx-a100"), marked, strict=True):
+        rows = [r for r in again.rows if r.case.cluster.id == cluster]
+        in_time = [r.case.gpus for r in rows if r.days is not None and r.days <= days]
+        assert [r.case.gpus for r in rows if again.in_time(r)] == in_time
+        assert [r.case.gpus for r in rows if r.fewest] == ([] if gpus is None else [gpus]) == in_time[:1]
+    assert all(found.in_time(r) is None and not r.fewest for r in found.rows)
+
+
+def test_a_run_costs_gpu_hours_at_the_price_asked_or_the_clusters_own(found):
+    row = next(r for r in found.rows if r.estimate)
+    hours = 1e11 / row.estimate.tokens_per_s_per_gpu / 3600
+    assert row.run().gpu_hours == pytest.approx(hours)
+    assert row.run().cost_usd == pytest.approx(hours * H100.gpu_hour_usd.value)
+    assert row.run(2.0).cost_usd == pytest.approx(hours * 2)
+    own = dataclasses.replace(found, gpu_hour_usd=2.0)
+    document = sweep_report(own).rows[found.rows.index(row)]
+    assert (document.gpu_hours, document.cost_usd) == pytest.approx((hours, 2 * hours))
+    assert f"cost: {show_usd(2.0)} a GPU-hour." in "\n".join(sweep_lines(own, Page(200)))
