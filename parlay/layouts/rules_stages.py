@@ -183,8 +183,8 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
         # --cpu-offloading refuses any recompute and pipeline stages (transformer_config.py); --fine-grained-activation-offloading
         # runs with stages, interleaved or not, and with recompute of modules (docs/user-guide/features of core 0.18).
         broken |= (x.offload_activations > 0) & x.recomputes("full")
-    if framework == "torchtitan":  # its enable_cpu_offload is a switch
-        broken |= (x.offload_optimizer > 0) & (x.offload_optimizer < 1)
+    if framework == "torchtitan":  # it replicates (DDP) or shards everything (FSDP2); its enable_cpu_offload is a switch
+        broken |= (x.zero == 1) | (x.zero == 2) | ((x.offload_optimizer > 0) & (x.offload_optimizer < 1))
     if framework == "deepspeed":  # a ratio is for stage 3 alone (runtime/zero/offload_config.py)
         broken |= (x.zero < 3) & (x.offload_optimizer > 0) & (x.offload_optimizer < 1)
     if framework in ("nanotron", "deepspeed"):
@@ -221,6 +221,10 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
         beside = " and ".join(f"{name}={n}" for name, n in (("tp", x.tp), ("pp", x.pp)) if n > 1)
         return f"DeepSpeed's Ulysses runs without tensor or pipeline parallelism, and here is {beside}", (
             "use tp=1 and pp=1 with cp, or cp=1"
+        )
+    if f == "torchtitan" and x.zero in (1, 2):
+        return f"torchtitan has no ZeRO-{x.zero}: it replicates (DDP) or shards weights, gradients and optimizer state (FSDP2)", (
+            "use zero=3, which keeps weights gathered after a forward with training.reshard_after_forward = false, or zero=0"
         )
     if f in ("torchtitan", "deepspeed") and 0 < x.offload_optimizer < 1 and (f == "torchtitan" or x.zero < 3):
         here = "" if f == "torchtitan" else " below ZeRO-3"

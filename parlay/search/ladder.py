@@ -136,8 +136,9 @@ def rungs(*, experts: bool, framework: Framework = "megatron-core") -> list[Rung
 
 
 def _offers(framework: Framework, example: Layout) -> bool:
-    """Return whether a framework runs such a layout with any way of splitting the sequence."""
-    every = Layouts.of([example.model_copy(update={"cp_kind": kind}) for kind in CP_KINDS])
+    """Return whether a framework runs such a layout with any way of splitting the sequence, and any ZeRO stage where it names none."""
+    stages = (example.zero,) if "zero" in example.model_fields_set else (0, 1, 2, 3)
+    every = Layouts.of([example.model_copy(update={"cp_kind": kind, "zero": zero}) for kind in CP_KINDS for zero in stages])
     return not unoffered(every, framework).all()
 
 

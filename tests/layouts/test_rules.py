@@ -53,7 +53,7 @@ CASES = [
     ("gpus", dense(), {}, {"tp": 2, "pp": 8}, {"tp": 1}, ["16 GPUs", "1, 2, 4, 8"]),
     ("heads", dense(heads=30, kv=1), {}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, ["tp=4", "30 attention heads", "tp may be 1, 2 (8 GPUs", "pp or dp"]),
     ("kv_heads", dense(heads=24, kv=6), {}, {"tp": 4, "dp": 2}, {"tp": 2, "dp": 4}, ["tp=4", "6 key/value heads", "tp may be 1, 2 (8 GPUs share", "above 6"]),
-    ("kv_copies", dense(kv=4), {"framework": TITAN}, {"tp": 8}, {"tp": 4, "dp": 2}, ["4 key/value heads", "torchtitan", "1, 2, 4"]),
+    ("kv_copies", dense(kv=4), {"framework": TITAN}, {"zero": 3, "tp": 8}, {"tp": 4, "dp": 2}, ["4 key/value heads", "torchtitan", "1, 2, 4"]),
     ("width", dense(width=14340), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "MLP width 14,340", "tp may be 1, 2, 4 (8 GPUs"]),
     ("width", mixture(shared=1532), {}, {"tp": 8}, {"tp": 4, "dp": 2}, ["shared experts' width 1,532", "tp may be 1, 2, 4 (8 GPUs"]),
     ("width", mixture(width=1532), {}, {"tp": 8, "etp": 8}, {"etp": 4}, ["etp=8", "expert width 1,532", "1, 2, 4, 383"]),
@@ -72,15 +72,17 @@ CASES = [
     ("ends", dense(), {}, {"dp": 8, "last_layers": 2}, {"last_layers": None}, ["no meaning with pp=1", "leave"]),
     ("adapters", dense(), {"lora_rank": 12}, {"tp": 8}, {"tp": 4, "dp": 2}, ["tp=8", "LoRA rank of 12", "tp may be 1, 2, 3, 4, 6, 12"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["in pieces", "leave tp_overlap off"]),
-    ("framework", dense(), {"framework": TITAN, "compiled": False}, {"tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["torch.compile", "compiled = true"]),
+    ("framework", dense(), {"framework": TITAN, "compiled": False}, {"zero": 3, "tp": 8, "tp_overlap": True}, {"tp_overlap": False}, ["torch.compile", "compiled = true"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"dp": 8, "zero": 1, "offload_optimizer": 0.5}, {"offload_optimizer": 1.0}, ["whole or not at all below ZeRO-3", "offload_optimizer=1"]),
     ("framework", dense(), {"framework": TITAN}, {"dp": 8, "zero": 3, "offload_optimizer": 0.5}, {"offload_optimizer": 0.0}, ["torchtitan offloads the optimizer whole", "or 0"]),
+    ("framework", dense(), {"framework": TITAN}, {"dp": 8, "zero": 1}, {"zero": 3}, ["torchtitan has no ZeRO-1", "zero=3", "or zero=0"]),
+    ("framework", dense(), {"framework": TITAN}, {"dp": 8, "zero": 2}, {"zero": 0}, ["torchtitan has no ZeRO-2", "zero=3", "or zero=0"]),
     ("framework", dense(), {"framework": NANOTRON}, {"cp": 8}, {"cp": 1, "dp": 8}, ["without context parallelism", "cp=1"]),
-    ("uneven", dense(layers=32), {"framework": TITAN}, {"pp": 4, "dp": 2, "vpp": 3}, {"vpp": 4}, ["12 chunks", "vpp may be 1, 2, 4, 8", "megatron-core also"]),
+    ("uneven", dense(layers=32), {"framework": TITAN}, {"zero": 3, "pp": 4, "dp": 2, "vpp": 3}, {"vpp": 4}, ["12 chunks", "vpp may be 1, 2, 4, 8", "megatron-core also"]),
     ("schedule", dense(), {"global_batch": 3}, {"pp": 6, "vpp": 2}, {"vpp": 1}, ["at least 6", "there are 3", "global batch to 6", "pp may be 3", "vpp=1"]),
     ("schedule", dense(), {}, {"pp": 8, "schedule": "1f1b", "vpp": 2}, {"vpp": 1}, ["1f1b", "vpp=2", "1f1b needs vpp=1"]),
-    ("schedule", dense(), {"framework": TITAN}, {"pp": 8, "schedule": "zb-v", "vpp": 1}, {"vpp": 2}, ["zb-v needs vpp=2"]),
-    ("schedule", dense(), {"framework": TITAN, "global_batch": 8}, {"pp": 8, "schedule": "dualpipev", "vpp": 2}, {"pp": 4}, ["at least 16", "16 or more"]),
+    ("schedule", dense(), {"framework": TITAN}, {"zero": 3, "pp": 8, "schedule": "zb-v", "vpp": 1}, {"vpp": 2}, ["zb-v needs vpp=2"]),
+    ("schedule", dense(), {"framework": TITAN, "global_batch": 8}, {"zero": 3, "pp": 8, "schedule": "dualpipev", "vpp": 2}, {"pp": 4}, ["at least 16", "16 or more"]),
     ("shard", dense(), {}, {"dp": 8, "zero": 3, "shard": 3}, {"shard": 4}, ["shard of 3", "1, 2, 4, 8"]),
     ("framework", dense(), {}, {"pp": 8, "schedule": "gpipe"}, {"schedule": "1f1b"}, ["megatron-core does not offer", "gpipe", "1f1b, interleaved (", "torchtitan: gpipe"]),
     ("framework", dense(), {"framework": DEEPSPEED}, {"pp": 2, "dp": 4, "zero": 2}, {"zero": 1}, ["ZeRO 0 or 1"]),
@@ -103,7 +105,7 @@ CASES = [
     ("ep_overlap", mixture(), {"framework": HAI}, {"pp": 2, "dp": 4, "ep": 4, "ep_overlap": True}, {"schedule": "dualpipe"}, ["only under DualPipe"]),
     ("ep_overlap", mixture(), {"framework": HAI}, {"dp": 8, "ep": 4, "ep_overlap": True}, {"ep_overlap": False}, ["only under DualPipe"]),
     ("order", dense(), {}, {"tp": 2, "pp": 2, "dp": 2, "order": ("pp", "tp", "cp", "dp")}, {"order": ("tp", "cp", "pp", "dp")}, ["pp-tp-cp-dp", "tp-cp-pp-dp"]),
-    ("order", dense(), {"framework": TITAN}, {"pp": 2, "dp": 4, "order": ("tp", "cp", "pp", "dp")}, {"pp": 1, "dp": 8}, ["torchtitan does not place", "tp-cp-dp-pp"]),
+    ("order", dense(), {"framework": TITAN}, {"zero": 3, "pp": 2, "dp": 4, "order": ("tp", "cp", "pp", "dp")}, {"pp": 1, "dp": 8}, ["torchtitan does not place", "tp-cp-dp-pp"]),
     ("order", mixture(), {}, {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "order": ("tp", "cp", "pp", "dp")}, {"ep": 2}, ["copies of experts (2)", "rest (4)", "etp x ep = tp x cp = 2"]),
     ("recompute_layers", dense(), {}, {"dp": 8, "recompute_layers": 2}, {"recompute": ("full",)}, ["without recompute = 'full'", "0"]),
 ]  # fmt: skip
@@ -321,7 +323,7 @@ def test_copies_of_key_value_heads():
     """tp 16 on 8 key/value heads: Megatron-core copies them, torchtitan does not, and 16 is beyond an 8-GPU domain."""
     model = dense(heads=64)
     assert judged(model, {"tp": 16}, cluster="gb200-nvl72") == []
-    assert [v.rule for v in judged(model, {"tp": 16}, cluster="gb200-nvl72", framework=TITAN)] == ["kv_copies"]
+    assert [v.rule for v in judged(model, {"tp": 16, "zero": 3}, cluster="gb200-nvl72", framework=TITAN)] == ["kv_copies"]
     assert [v.rule for v in judged(model, {"tp": 16})] == ["scale_up"]
 
 
@@ -392,4 +394,4 @@ def test_lora_needs_a_framework_an_optimizer_and_a_place(model, workload, words)
 
 
 def test_any_rank_goes_on_frameworks_that_keep_adapters_whole():
-    assert not check(Layout(tp=8), dense(), load_cluster("dgx-h100"), Workload(lora_rank=12, framework=TITAN), 8)
+    assert not check(Layout(tp=8, zero=3), dense(), load_cluster("dgx-h100"), Workload(lora_rank=12, framework=TITAN), 8)

@@ -200,7 +200,8 @@ def test_a_ladder_has_no_rung_that_the_framework_does_not_offer():
     every = ("megatron-core", "torchtitan", "deepspeed", "nanotron", "hai-llm")
     names = {f: [r.name for r in rungs(experts=False, framework=f)] for f in every}
     assert len(names["megatron-core"]) == 12
-    assert names["torchtitan"] == names["deepspeed"] == names["megatron-core"]
+    assert names["deepspeed"] == names["megatron-core"]
+    assert [n for n in names["megatron-core"] if n not in names["torchtitan"]] == ["+ ZeRO-1", "+ ZeRO-2"]  # DDP or FSDP2
     lacking = ["+ ZeRO-2", "+ ZeRO-3", "+ context parallel", "+ optimizer on the host", "+ activations on host"]
     for framework in ("nanotron", "hai-llm"):
         assert [n for n in names["megatron-core"] if n not in names[framework]] == lacking

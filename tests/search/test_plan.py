@@ -276,8 +276,8 @@ TITAN = {"framework": "torchtitan", "compiled": True}
 HAI = {"precision": "fp8-blockwise", "framework": "hai-llm"}
 NARROW = {"precision": "fp8-blockwise", "fp8_activation_inputs": True, "moment_dtype": "bf16", "moe_dispatcher": "deepep"}
 PUBLISHED = [  # and how far from the best they are priced at most
-    ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128}, TITAN, (), 1.10),
-    ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather"}, TITAN, (), 1.05),
+    ("llama-3.1-405b", "meta-24k", 8192, 2048, {"tp": 8, "pp": 16, "dp": 128, "zero": 3}, TITAN, (), 1.10),
+    ("llama-3.1-405b", "meta-24k", 131072, 128, {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "cp_kind": "allgather", "zero": 3}, TITAN, (), 1.05),
     ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, HAI, ("norm", "mlp_activation", "mla_up"), 1.01),
     # DeepSeek's own DualPipe hides expert traffic without virtual stages, which Megatron does not.
     ("deepseek-v3", "hgx-h800", 4096, 15360, {"tp": 1, "pp": 16, "dp": 128, "ep": 64}, NARROW,
