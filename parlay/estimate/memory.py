@@ -187,7 +187,7 @@ def _moment_columns(settings: Settings, layouts: Layouts, pipes: Pipes) -> list[
     """Return what the moments of a step depend on: the pipe, and of ZeRO what it gathers or what the optimizer's step holds."""
     sharded = layouts.zero >= 3
     columns = [pipes.row_of, sharded.astype(np.int64), np.where(sharded, layouts.shard, 0)]
-    if settings.step_bytes or settings.framework == "deepspeed":
+    if settings.step_bytes or settings.scaled_bytes or settings.framework == "deepspeed":
         columns += [layouts.zero, layouts.shard, codes(layouts.offload_optimizer)]
     elif settings.sharded_step_bytes:
         columns.append(np.where(sharded, codes(layouts.offload_optimizer), 0))
