@@ -37,6 +37,10 @@ HEAD_CACHE_SINCE = date(2025, 8, 1)
 GROUPED_CACHE_SINCE = date(2025, 10, 27)
 TE_LOSS_SEPARATE_SINCE = date(2026, 7, 9)
 
+# TransformerEngine's Adam makes fp32 copies of moments of less, all of an optimizer's at once, and since 2.13 (pull request 2632) none
+# of bf16 moments. Megatron's optimizers of dense weights and of experts step one after the other (ChainedOptimizer).
+BF16_MOMENTS_IN_PLACE_SINCE = date(2026, 3, 18)
+
 # PyTorch's own cuBLAS workspace: 2 x 4 MiB + 8 x 16 KiB, 32 MiB on Hopper (pull request 91564), since PyTorch 2.12 of May 2026
 # on Blackwell as well (pull request 175344); CUBLAS_WORKSPACE_CONFIG=:4096:8 makes it 32 MiB everywhere.
 TORCH_WORKSPACE_MIB = 8.125
@@ -185,6 +189,7 @@ class Settings:
     moment_bytes: float  # of one moment
     step_bytes: float  # what exists during the optimizer step only
     sharded_step_bytes: float  # at ZeRO stage 3
+    scaled_bytes: float  # and beside either while one optimizer steps: fp32 copies of its moments
     left_bytes: float  # of those, what is freed only when the next step begins
     sharded_left_bytes: float  # at ZeRO stage 3
     reduce_bytes: float
@@ -329,6 +334,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         moment_bytes=BYTES[moment],
         step_bytes=_step_bytes(who, base, grad, master, moment),
         sharded_step_bytes=_step_bytes(who, base, sharded, master, moment),
+        scaled_bytes=_scaled_bytes(who, moment, day),
         left_bytes=_gradient_copies(who, grad, master, moment),
         sharded_left_bytes=_gradient_copies(who, sharded, master, moment),
         gradient_passes=GRADIENT_PASSES[who]
@@ -443,11 +449,19 @@ def _shard_copies(workload: Workload, reduce_bytes: float) -> tuple[float, float
 
 
 def _step_bytes(who: Framework, base: Defaults, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:
-    """Return the bytes a parameter of what exists during the step only: fp32 copies of gradients and of scaled moments."""
+    """Return the bytes a parameter of the fp32 copies of gradients, which exist during the step only."""
     if who != "megatron-core":
         return base.step_bytes if BYTES[grad] < 4 else 0.0
-    scaled = 8.0 if moment in ("fp16", "fp8") else 0.0  # fused_adam.py:283-345 unscales every state before the kernel
-    return _gradient_copies(who, grad, master, moment) + scaled
+    return _gradient_copies(who, grad, master, moment)
+
+
+def _scaled_bytes(who: Framework, moment: StateDtype, day: date) -> float:
+    """Return the bytes a parameter of the fp32 copies of both moments that an optimizer of Megatron makes for its step.
+
+    fused_adam.py, step: `get_unscaled_state(...).float()` of every state before the kernel, and `del unscaled_lists` behind it.
+    """
+    copied = moment in ("fp16", "fp8") or (moment == "bf16" and day < BF16_MOMENTS_IN_PLACE_SINCE)
+    return 8.0 if who == "megatron-core" and copied else 0.0
 
 
 def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, moment: StateDtype) -> float:

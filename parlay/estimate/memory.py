@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parlay.estimate import memory_tables
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.kept import Kept
-from parlay.estimate.memory_buffers import caches, left_inputs, outside
+from parlay.estimate.memory_buffers import caches, gathered_at_once, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
 from parlay.estimate.memory_gathered import apart, gathered
 from parlay.estimate.memory_layers import INPUT
@@ -87,7 +87,8 @@ class Memory:
     def reserved(self) -> Array:
         """What the allocator holds at the peak."""
         state = buffers.allocator_reserve(self.state.by_layout("held"), share=self.moment.by_layout("share"))
-        return np.asarray(self.allocated + self._real(self.moment.by_layout("reserve") + state))
+        beside = np.maximum(self.moment.by_layout("reserve") + state, self.moment.by_layout("block"))
+        return np.asarray(self.allocated + self._real(beside))
 
     @property
     def after_step(self) -> Array:
@@ -145,7 +146,8 @@ def memory(
     unsharded = Term(
         "memory.gathered", "weights and buckets kept gathered", held_by.always, formula="buffers.bucket_bytes", source="default"
     )
-    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]], held_by)
+    behind, block = gathered_at_once(settings, few, here, tables, local)
+    top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]] + behind, held_by)
     beyond = outside(model, cluster, workload, few, tables)
     stays = cached.value + held_by.always
     held, left = stays + top.held, stays + left_inputs(settings, few, here, tables)
@@ -155,6 +157,15 @@ def memory(
     filled = np.where(pooled, np.maximum(stays + top.pooled, held), held)
     reserve = filled - held + buffers.allocator_reserve(filled, share=each)
     everything = fixed[owned.row_of] * (1.0 + each[moment_of]) + (held + reserve + beyond.value)[moment_of]
+    block = block * np.ones(held.shape)
+
+    def beside() -> Array:
+        """Return what the allocator holds beyond what is allocated: the usual, or at least a block that nothing else serves."""
+        usual = reserve[moment_of] + buffers.allocator_reserve(fixed[owned.row_of], share=each[moment_of])
+        return np.asarray(np.maximum(usual, block[moment_of]))
+
+    if block.any():
+        everything = fixed[owned.row_of] + (held + beyond.value)[moment_of] + beside()
     total_bytes = everything if stages.everywhere else np.where(stages.exists, everything, 0.0)
 
     def explain() -> Term:
@@ -163,8 +174,7 @@ def memory(
         activations = _activations(at_peak, kept, by_kind, here, tables, share, detailed=detailed)
         parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, temporaries))
         allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, owned.rows, owned.row_of), *parts))
-        beside = reserve[moment_of] + buffers.allocator_reserve(fixed[owned.row_of], share=each[moment_of])
-        free = Term("memory.reserve", "allocator's reserve", beside, formula="buffers.allocator_reserve", source="assumed",
+        free = Term("memory.reserve", "allocator's reserve", beside(), formula="buffers.allocator_reserve", source="assumed",
                     inputs={"share": each[moment_of]})  # fmt: skip
         tree = total("memory", "device memory", (allocated, free, spread(beyond, rows, moment_of)))
         return dataclasses.replace(tree, value=total_bytes)
@@ -173,7 +183,9 @@ def memory(
         explain=explain,
         total=total_bytes,
         state=_Rows({"held": fixed, "left": fixed + state.left}, owned.rows, owned.row_of),
-        moment=_Rows({"held": held, "left": left, "event": top.event, "reserve": reserve, "share": each}, rows, moment_of),
+        moment=_Rows(
+            {"held": held, "left": left, "event": top.event, "reserve": reserve, "share": each, "block": block}, rows, moment_of
+        ),
         exists=stages.exists,
         limit_bytes=float(cluster.device.memory.allocatable.value),
         assumptions=_assumptions(settings, workload, model, pooled),
@@ -187,8 +199,10 @@ def _moment_columns(settings: Settings, layouts: Layouts, pipes: Pipes) -> list[
     """Return what the moments of a step depend on: the pipe, and of ZeRO what it gathers or what the optimizer's step holds."""
     sharded = layouts.zero >= 3
     columns = [pipes.row_of, sharded.astype(np.int64), np.where(sharded, layouts.shard, 0)]
-    if settings.step_bytes or settings.framework == "deepspeed":
+    if settings.step_bytes or settings.scaled_bytes or settings.framework == "deepspeed":
         columns += [layouts.zero, layouts.shard, codes(layouts.offload_optimizer)]
+    elif settings.framework == "nanotron":
+        columns += [layouts.zero, layouts.shard]
     elif settings.sharded_step_bytes:
         columns.append(np.where(sharded, codes(layouts.offload_optimizer), 0))
     return columns

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings, capability_of
+from parlay.estimate.local import LocalParameters
 from parlay.estimate.memory_tables import Tables
+from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
 from parlay.formulas import activations as act
@@ -96,6 +98,30 @@ def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Ta
     part = tables.row(tables.bytes.stream)
     named = 2.0 * (stages.chunks - stages.embedding) - stages.head  # the last stage's gradient is among the caches
     return np.asarray(np.where((layouts.pp > 1)[:, None], named, 0.0) * part)
+
+
+def gathered_at_once(
+    settings: Settings, layouts: Layouts, stages: Stages, tables: Tables, local: LocalParameters
+) -> tuple[Array, Array]:
+    """Return what nanotron's ZeRO holds while it gathers all weights behind the optimizer's step, and what the allocator reserves
+    anew for that.
+
+    optim/zero.py, _all_gather_params, and distributed.py, all_gather_coalesced: every rank's weights are flattened into a tensor,
+    its own into one more, and ProcessGroupNCCL's all-gather of a list makes one tensor of all of them (newLikeFlat). No block that
+    the step left is as large as that one unless its largest tensor was: the fp32 logits, the table's gradient or a layer's.
+    """
+    if settings.framework != "nanotron":
+        return np.zeros((1, 1)), np.zeros((1, 1))
+    ranks, _ = shards_of(layouts)
+    here = ((layouts.zero >= 1)[:, None] & (ranks > 1)).astype(np.float64)
+    weights = settings.wire_bytes * local.trained.total * here
+    one = tables.bytes
+    of_a_layer = np.max([t.value for layer in tables.layers.values() for t, _ in layer.tensors], axis=0)
+    largest = np.maximum(
+        tables.row(of_a_layer),
+        np.maximum(tables.row(one.logits_kept) * stages.head, tables.row(one.table_gradient) * stages.embedding),
+    )
+    return weights * (2.0 + 1.0 / ranks), np.where(weights > largest, weights, 0.0)
 
 
 def _nvlink_tokens(ranks: NDArray[np.int64]) -> Array:

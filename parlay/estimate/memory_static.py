@@ -42,6 +42,7 @@ def static_state(
     linear = _over_layers(stages, model, tables, "linear") if needed else nothing
     parts: dict[str, list[Term]] = {"weights": [], "gradients": [], "optimizer": []}
     step: Array = np.zeros(stages.index.shape)
+    scaled: Array = np.zeros(stages.index.shape)  # of one optimizer at a time
     left: Array = np.zeros(stages.index.shape)
     of_dense, of_expert = shards_of(layouts)
     groups = [("dense", local.dense, of_dense), ("expert", local.expert, of_expert)]
@@ -64,10 +65,11 @@ def static_state(
         parts["gradients"].append(_bytes(f"memory.gradients.{which}", f"{which} gradients", parameters, gradient, stored[2]))
         parts["optimizer"] += _optimizer(model, settings, which, parameters, mine, stored[1], on_device, stages, tables)
         step = step + np.where(zero >= 3, settings.sharded_step_bytes, settings.step_bytes) * parameters / stored[1]
+        scaled = np.maximum(scaled, settings.scaled_bytes * parameters / stored[1])
         left = left + np.where(zero >= 3, settings.sharded_left_bytes, settings.left_bytes) * parameters / stored[1]
     labels = {"weights": "weights", "gradients": "gradients", "optimizer": "optimizer state"}
     terms = tuple(total(f"memory.{k}", labels[k], tuple(v)) for k, v in parts.items())
-    return Static(total("memory.static", "weights, gradients, optimizer", terms), step * on_device, left * on_device)
+    return Static(total("memory.static", "weights, gradients, optimizer", terms), (step + scaled) * on_device, left * on_device)
 
 
 def _bytes(key: str, label: str, parameters: Array, bytes_each: float | Array, shards: Array) -> Term:

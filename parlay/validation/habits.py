@@ -33,13 +33,14 @@ class Habit:
     bf16_gradient: StateDtype | None = None  # with bf16 weights, where it differs
     by_cost: bool = False  # layers are dealt out to pipeline stages by their cost
     pure: bool = False  # with bf16 weights nothing is kept in fp32
-    remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder
+    remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder, see keeps_remainder
     said: str = ""
 
 
 HABITS: tuple[Habit, ...] = (
     # Sources: run-settings notes of each framework (recipes and scripts at the named revisions), read 2026-11-29.
-    Habit(r"megatron-bridge", "megatron-core", "2026-05-31", 1, "bf16", "te", True, remainder=True),
+    # Undated: its skills, measured in July and August 2026 (pull requests 5094 and 5570) on main, which had the stack of release 26.06
+    Habit(r"megatron-bridge", "megatron-core", "2026-06-30", 1, "bf16", "te", True, remainder=True),
     Habit(r"automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", compiled=True, cp_kind="allgather",
           said="NeMo Automodel: FSDP2 with Transformer Engine layers, their fused kernels counted as compiled ones"),
     Habit(r"nemo", "megatron-core", "2025-06-30", 1, "bf16", "te", True),
@@ -93,6 +94,14 @@ KNOWN = (
 # nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).
 BF16_LAYERS = {("megatron-bridge", "nemotron-3-super-120b-a12b", "nvfp4"): 14}
 
+# Megatron-Bridge's launcher turned the precision-aware optimizer on for every bf16 run (scripts/performance/utils/overrides.py,
+# set_post_overrides) until its recipes became flat: pull request 2803, under review on 24 June 2026, drops that (issue 3836). What the
+# recipe says holds since: off (recipes/qwen, nemotronh, llama: use_precision_aware_optimizer = False), but for these, which turn it on
+# (recipes/moonlight, deepseek, nemotronh/nemotron_3_ultra). They ask for bf16 moments as well, which is left open here: with them
+# Moonlight's six runs would hold 15 % less than they printed, and what else these hold is not known.
+FLAT_RECIPES_SINCE = "2026-06-24"
+PRECISION_AWARE = ("moonlight-16b-a3b", "deepseek-v3", "nemotron-3-ultra-550b-a55b")
+
 # Rank and modules of LoRA by framework: Megatron-Bridge's and NeMo's performance recipes adapt linear_qkv alone (perf_recipes/llama;
 # NeMo scripts/performance/llm/finetune_llama3_70b.py), of rank 16 in Bridge's llama3_70b_peft_config; NeMo Automodel's benchmarks
 # "*_proj" of rank 16 (examples/llm_benchmark); torchtune's 8B_lora recipes queries, values, output and MLP of rank 8; Hugging Face
@@ -117,6 +126,19 @@ def habit_of(run: Run) -> Habit | None:
     """Return the habit of a run's framework, None for a framework that is not known."""
     low = run.framework.lower()
     return next((habit for habit in HABITS if re.search(habit.pattern, low)), None)
+
+
+def keeps_remainder(habit: Habit, date: str, model: str) -> bool:
+    """Return whether a bf16 run that does not tell its optimizer's formats keeps the 16-bit remainder of its main weights: whether
+    the precision-aware optimizer is on; `date` is the era of the run, `model` the id of its model.
+
+    Examples
+    --------
+    >>> bridge = HABITS[0]
+    >>> [keeps_remainder(bridge, "2026-04-30", "qwen3-30b-a3b"), keeps_remainder(bridge, "2026-06-30", "qwen3-30b-a3b")]
+    [True, False]
+    """
+    return habit.remainder and (date < FLAT_RECIPES_SINCE or model in PRECISION_AWARE)
 
 
 def era_of(run: Run, habit: Habit) -> str:

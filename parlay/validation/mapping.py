@@ -19,7 +19,7 @@ from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import BF16_LAYERS, EVERY, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of
+from parlay.validation.habits import BF16_LAYERS, EVERY, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of, keeps_remainder
 from parlay.validation.runs import NUMBER, Run, number_of
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -288,7 +288,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
     master, moment = words.states_of(states, precision)
     if habit.pure and precision == "bf16" and not states:
         master, moment = "bf16", "bf16"
-    if master is None and habit.remainder and precision == "bf16":
+    if master is None and precision == "bf16" and keeps_remainder(habit, date, model.id):
         master = "fp16"
         said.append("precision-aware optimizer: the main weight's 16-bit remainder beside the bf16 weight (recipes' default)")
     graphs, modules = words.graphs_of(run.setting("cuda_graph"))

@@ -43,6 +43,10 @@ HEADERS: dict[Format, tuple[str, ...]] = {"published": PUBLISHED, "vtrain": VTRA
 # What vTrain's README says of all its runs: full recompute, 1F1B, no sharded optimizer, a padded GPT-2 vocabulary
 VTRAIN_SETTINGS = {"recompute": "full", "fsdp_or_zero": "none", "grad_dtype": "fp16", "vocab": "51200", "dp_overlap_grad": "off"}
 GIB = float(1 << 30)
+GB = 1e9
+# Megatron-Bridge's log divides torch.cuda.memory_stats() by 1.0e9 and keeps five digits (src/megatron/bridge/training/utils/
+# train_utils.py, report_memory, "mem-max-allocated-gigabytes"), which its tables copy, some with GiB behind it.
+DECIMAL_LOGS = r"megatron-bridge"
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"  # in a sentence: thousands may be parted by commas, and a full stop may follow
 # What sources write into a cell that has no value.
 NOTHING = frozenset(("", "-", "--", "n/a", "na", "none", "null", "unknown", "not stated", "not printed", "?"))
@@ -319,7 +323,8 @@ def group_of(run_id: str) -> str:
 
 
 def _published_memory(cells: Cells) -> tuple[Memory, ...]:
-    """Return the printed peak, and a reserved figure that the notes give beside it. GB of these sources are GiB."""
+    """Return the printed peak, and a reserved figure that the notes give beside it. GB of these sources are GiB, but for
+    frameworks whose own log counts 10^9 bytes, whatever the table that copies it calls them."""
     value = cells.figure("peak_memory_gb")
     if value is None:
         return ()
@@ -336,11 +341,12 @@ def _published_memory(cells: Cells) -> tuple[Memory, ...]:
         meaning = "reserved"  # torchtitan's metrics print the peak reserved bytes
     # nanotron logs the memory of global rank 0, which is of the first stage (logging/base.py, log_memory)
     rank: Literal["largest", "first"] = "first" if "nanotron" in cells.text("framework").lower() else "largest"
-    found = [Memory(value * GIB, meaning, rank)]
+    unit = GB if re.search(DECIMAL_LOGS, cells.text("framework").lower()) else GIB
+    found = [Memory(value * unit, meaning, rank)]
     beside = re.search(rf"reserved {NUMBER}\.? gib", notes)
     in_mib = re.search(rf"/ {NUMBER} mib reserved", notes)
     if meaning == "allocated" and beside:
-        found.append(Memory(number_of(beside[1]) * GIB, "reserved"))
+        found.append(Memory(number_of(beside[1]) * unit, "reserved"))
     elif meaning == "allocated" and in_mib:
         found.append(Memory(number_of(in_mib[1]) * 2**20, "reserved", rank))
     return tuple(found)

@@ -65,10 +65,18 @@ def test_losses_by_name_and_date():
 def test_bf16_gradients_are_copied_for_the_step_unless_the_optimizer_reads_them():
     assert settings(gradient_dtype="bf16").step_bytes == 4
     assert settings(gradient_dtype="bf16", moment_dtype="bf16").step_bytes == 0
-    assert settings(moment_dtype="fp8").step_bytes == 8  # both moments unscaled to fp32 first
     assert settings().step_bytes == 0
     assert settings().sharded_step_bytes == settings().sharded_left_bytes == 4  # Megatron-FSDP's gradients are bf16 by default
     assert settings(gradient_dtype="fp32").sharded_step_bytes == 0
+
+
+def test_moments_of_less_than_fp32_are_copied_for_the_step():
+    """Both in fp32, 8 bytes; TransformerEngine 2.13 reads bf16 moments as they are."""
+    assert settings(moment_dtype="fp8").scaled_bytes == settings(moment_dtype="fp16").scaled_bytes == 8
+    days = ("2026-03-17", "2026-03-18")
+    assert [settings(moment_dtype="bf16", framework_date=day).scaled_bytes for day in days] == [8, 0]
+    assert settings(framework_date=days[0]).scaled_bytes == settings(moment_dtype="bf16").scaled_bytes == 0
+    assert settings(framework="torchtitan", moment_dtype="bf16", framework_date=days[0]).scaled_bytes == 0
 
 
 @pytest.mark.parametrize(("framework", "each"), [("megatron-core", 2), ("torchtitan", 4), ("deepspeed", 2)])

@@ -16,6 +16,7 @@ from parlay.estimate.stages import stages_of
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
 from parlay.models.spec import DenseMlp, GroupedAttention, LatentAttention, LayerKind, ModelSpec, MoeMlp, Run
 from parlay.rates.choose import rates_for
 
@@ -178,6 +179,21 @@ def test_a_prediction_module_embeds_on_its_own_stage():
         after.append(held.static[0])
     layer, extra = (4 * 512 * 512 + 3 * 512 * 2048) / 4 + 2 * 512, 2 * 512 * 512 + 3 * 512
     assert (after[1] - after[0]).tolist() == pytest.approx([0, 18 * (50688 / 4 * 512 + layer + extra)], rel=1e-6)
+
+
+def test_one_optimizer_at_a_time_copies_its_bf16_moments():
+    """Until TransformerEngine 2.13: 8 bytes of 8 experts in 26 layers of 3 x 2048 x 1408, while dense weights' copies are gone."""
+    model, lay = load_model("moonlight-16b-a3b"), Layouts.of(Layout(tp=2, dp=4, ep=8, sp=True, zero=1))
+    peaks = []
+    for day in ("2026-03-17", "2026-03-18"):
+        work = Workload(
+            seq_len=4096, global_batch=4, gradient_dtype="bf16", master_dtype="fp16", moment_dtype="bf16", cross_entropy="te",
+            framework_date=day,
+        )  # fmt: skip
+        held = memory(model, load_cluster("dgx-h100"), work, lay, stages_of(model, lay, 4))
+        peaks.append((held.events[int(held.event[0, 0])], held.allocated[0, 0] - held.after_step[0, 0]))
+    assert peaks[0] == ("optimizer step", pytest.approx(8 * 8 * 26 * 3 * 2048 * 1408, rel=1e-12))
+    assert peaks[1][0] == "backward pass of the output layer"
 
 
 def test_megatron_fsdp_keeps_no_gathered_weight_between_two_steps():

@@ -55,6 +55,30 @@ def test_peak_of_the_first_stage(tp, pp, dp, micro, mib):
     assert first_stage(llama(), tp, pp, dp, micro).allocated[0, 0] / 2**20 == pytest.approx(mib, rel=0.01)
 
 
+WEIGHTS = 2 * (24 * (LAYER + 2 * 2048) + HEAD + 2048)  # bytes: layers with two norms each, the tied table, the final norm
+
+
+@pytest.mark.parametrize(("dp", "micro", "block"), [(16, 1, WEIGHTS), (16, 2, WEIGHTS), (16, 4, None), (1, 1, None)])
+def test_all_weights_are_gathered_into_one_new_block_unless_the_logits_left_one_as_large(dp, micro, block):
+    """2.2 GB, and 0.8 GB of fp32 logits a sequence; where they fit, or nothing is gathered, the usual 3.8 %."""
+    held = first_stage(llama(), 1, 1, dp, micro)
+    beside = held.reserved[0, 0] - held.allocated[0, 0]
+    assert beside == pytest.approx(block or 0.038 * held.allocated[0, 0], rel=1e-9)
+    assert held.tree.find("memory.reserve").value[0, 0] == pytest.approx(beside)
+
+
+@pytest.mark.parametrize(("tp", "pp", "dp", "micro", "mib"), [(1, 1, 16, 1, 18632), (1, 1, 16, 2, 27568), (2, 2, 2, 1, 9170)])
+def test_reserved_where_weights_are_gathered_into_a_new_block(tp, pp, dp, micro, mib):
+    assert first_stage(llama(), tp, pp, dp, micro).reserved[0, 0] / 2**20 == pytest.approx(mib, rel=0.045)
+
+
+def test_what_the_gathering_holds_is_a_peak_of_its_own():
+    """Beside the state: this rank's part once, every rank's, and all of them in one tensor."""
+    held = first_stage(llama(), 1, 1, 16, 1, seq_len=128)
+    assert held.events[int(held.event[0, 0])] == "optimizer step"
+    assert held.allocated[0, 0] - held.after_step[0, 0] == pytest.approx(WEIGHTS * (2 + 1 / 16), rel=1e-9)
+
+
 def test_products_gather_their_inputs_again_since_august_2024():
     """Both norms' outputs of every layer, and the final one's, no longer whole: 7/8 of three tensors' places."""
     tokens, hidden = 8 * 4096, 2048

@@ -6,7 +6,7 @@ import pytest
 
 from parlay.estimate.counts import parameters
 from parlay.validation.architectures import UnknownArchitecture, architecture
-from parlay.validation.habits import era_of, habit_of
+from parlay.validation.habits import era_of, habit_of, keeps_remainder
 from parlay.validation.mapping import Case, Unmapped, map_run
 from parlay.validation.measured import measured_step
 from parlay.validation.runs import packaged_runs, read_runs
@@ -256,6 +256,27 @@ def test_assumptions_are_recorded(runs):
 )
 def test_era(runs, name, date):
     assert era_of(runs[name], habit_of(runs[name])) == date
+
+
+@pytest.mark.parametrize(
+    ("name", "master"),
+    [
+        ("bridge-skill-017", None),  # flat recipes leave the precision-aware optimizer off: an fp32 copy
+        ("bridge-skill-007", None),
+        ("bridge-skill-001", "fp16"),  # Moonlight's turns it on: the 16-bit remainder
+        ("bridge-2604-019", "fp16"),  # told by its settings
+    ],
+)
+def test_the_main_weights_of_a_bf16_run_of_megatron_bridge(runs, name, master):
+    assert map_run(runs[name]).workload.master_dtype == master
+
+
+def test_megatron_bridge_turned_the_precision_aware_optimizer_on_until_its_recipes_were_flat(runs):
+    habit = habit_of(runs["bridge-skill-017"])
+    days = ("2026-06-23", "2026-06-24")
+    assert [keeps_remainder(habit, day, "qwen3-30b-a3b") for day in days] == [True, False]
+    assert [keeps_remainder(habit, day, "moonlight-16b-a3b") for day in days] == [True, True]
+    assert not keeps_remainder(habit_of(runs["dgxc-nemotronh-001"]), days[0], "qwen3-30b-a3b")
 
 
 # By hand: seconds = tokens of a step / (tokens/s/GPU x GPUs), or FLOPs of the source's formula / (FLOP/s x GPUs)
