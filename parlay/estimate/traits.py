@@ -50,7 +50,9 @@ EARLY_STOP_UNTIL = "2025-08-18"
 # hosts of B200 and B300. Megatron-core: Qwen3 layers with experts take 9 to 16 ms there at micro-batch 1 (36 to 51 operators);
 # HAI-LLM publishes nothing that would tell it apart. DeepSpeed: layers of hidden 1024 on A100 under Megatron-DeepSpeed never take
 # less than 3.4 ms (forward, recompute, backward) however small their batch (vTrain's single-node runs): 12 operators a forward,
-# 3.2 forwards' worth of host time, 75 us on those hosts. torchtitan and nanotron: 40 and 75 us on hosts of H100.
+# 3.2 forwards' worth of host time, 75 us on those hosts. Those rows turned out to be simulated from traced kernels, with nothing
+# run twice (parlay/validation/data/SOURCES.md): read so they say 3.0 ms and 113 us, the tracer's own time in it. Nothing better is
+# known. torchtitan and nanotron: 40 and 75 us on hosts of H100.
 HOST_OPERATOR_S = {"megatron-core": 110e-6, "deepspeed": 45.5e-6, "torchtitan": 33e-6, "nanotron": 62e-6, "hai-llm": 110e-6}
 # Host time of an operator over those hosts', by what the device's usual hosts are: EPYC 7002 and 7003 beside A100, Xeon 8480 beside
 # H100, Grace. Megatron-LM's own tests, whose small layers all wait for the host, fit best with 1.3 and 1.05 on H100 (25 runs of

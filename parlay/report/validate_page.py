@@ -15,8 +15,9 @@ HEAD = ("runs", "median %", "mean %", "90th pct. %", "bias %", "worst %")
 
 INTRODUCTION = """# Validation
 
-This page is generated: `parlay validate` prints the same numbers, but for those of factors that were fitted again. Every run below was measured and published by others. Parlay
-predicts it from its published settings alone. An error is predicted / measured - 1; median, mean and 90th percentile are of its
+This page is generated: `parlay validate` prints the same numbers, but for those of factors that were fitted again. Every run below was published by others, and
+measured, but for vTrain's single-node rows: their file calls them measured, and they are computed by vTrain's simulator
+(`parlay/validation/data/SOURCES.md`). Parlay predicts each from its published settings alone. An error is predicted / measured - 1; median, mean and 90th percentile are of its
 size, the bias is the median with its sign (negative: predicted too fast). One factor per device and number format is fitted to the runs of tiers A and B,
 and what an operator costs the host, by framework and kind of host, was read off runs whose layers wait for it (`parlay/estimate/traits.py`,
 `operators.py`), as was the rate of nanotron's blocking sends off its pipelines; no constant belongs to a run, a source or a model.

@@ -41,6 +41,7 @@ MEGATRON_CI = ("test", "golden", "kind", "hardware", "gpus", "layers", "hidden",
 HEADERS: dict[Format, tuple[str, ...]] = {"published": PUBLISHED, "vtrain": VTRAIN, "megatron-ci": MEGATRON_CI}
 
 # What vTrain's README says of all its runs: full recompute, 1F1B, no sharded optimizer, a padded GPT-2 vocabulary
+# (its single-node rows, which its simulator computed, recompute nothing: data/SOURCES.md).
 VTRAIN_SETTINGS = {"recompute": "full", "fsdp_or_zero": "none", "grad_dtype": "fp16", "vocab": "51200", "dp_overlap_grad": "off"}
 GIB = float(1 << 30)
 GB = 1e9
