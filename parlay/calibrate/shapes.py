@@ -138,7 +138,8 @@ def shapes_of(model: ModelSpec, seq_len: int, micro_batch: int, degrees: tuple[i
     pricer = Pricer(recorder, workload, Shard.of(layouts, workload, load_cluster(ANY_CLUSTER)), model, Traits())
     for kind in model.kinds.values():
         layer_operators(pricer, kind)
-    embedding_operators(pricer)
-    head_operators(pricer, np.ceil(model.vocab / np.array(wanted, dtype=np.float64)))
+    vocab = np.ceil(model.vocab / np.array(wanted, dtype=np.float64))
+    embedding_operators(pricer, vocab)
+    head_operators(pricer, vocab)
     products = [(m, n, k, LAYOUTS[code]) for m, n, k, code in recorder.products]
     return Shapes(tuple(dict.fromkeys(products)), tuple(dict.fromkeys(recorder.grouped)), tuple(dict.fromkeys(recorder.cores)))

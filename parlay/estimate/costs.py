@@ -109,9 +109,9 @@ def _layer_costs(p: Pricer) -> dict[str, Cost]:
     return found
 
 
-def embedding_cost(p: Pricer) -> Cost:
-    """Return the cost of the token table's look-up."""
-    return _cost(p, embedding_operators(p), [], checkpointed=False)
+def embedding_cost(p: Pricer, vocab: Array) -> Cost:
+    """Return the cost of the token table's look-up, `vocab` rows of the table on the rank."""
+    return _cost(p, embedding_operators(p, vocab), [], checkpointed=False)
 
 
 def head_cost(p: Pricer, vocab: Array) -> Cost:

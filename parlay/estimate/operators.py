@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate.adapters import linear
 from parlay.estimate.counts import compressed_entries
+from parlay.estimate.memory_weights import elements_of
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import (
@@ -83,6 +84,8 @@ def layer_operators(p: Pricer, kind: LayerKind) -> list[Operator]:
             _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
         )
         operators.append(p.stream("mlp residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
+    if p.traits.added and p.trains:
+        operators.append(p.gradient("gradient accumulation", p.traits.added * elements_of(kind, p.model.hidden, p.shard)))
     return operators
 
 
@@ -372,17 +375,21 @@ def _expert_biases(p: Pricer, rows: Array, held: Array, out: float, hidden: Arra
     return Operator("expert biases", "experts", forward.seconds, backward.seconds, zero, modules, launches, forward.source)
 
 
-def embedding_operators(p: Pricer) -> list[Operator]:
-    """Return the token table's look-up; its backward adds into the table's gradient, where the table is trained."""
+def embedding_operators(p: Pricer, vocab: Array) -> list[Operator]:
+    """Return the token table's look-up on one rank that holds `vocab` rows; its backward adds into the table's gradient, all of which
+    is written, whatever rows the tokens name, where the table is trained."""
     n, h = p.shard.tokens, float(p.model.hidden)
     found = p.stream("embedding", 2 * ELEMENT * n * h, "embedding", backward=2.0, group="embedding and head")
-    return [found if p.trains else dataclasses.replace(found, dgrad=np.zeros_like(found.dgrad))]
+    if not p.trains:
+        return [dataclasses.replace(found, dgrad=np.zeros_like(found.dgrad))]
+    return [found, p.gradient("table gradient", p.traits.table_added * vocab * h, "embedding and head")]
 
 
 def head_operators(p: Pricer, vocab: Array) -> list[Operator]:
     """Return final norm, LM head and loss on one rank that holds `vocab` rows of the head."""
     n, h = p.shard.tokens, float(p.model.hidden)
     group = "embedding and head"
+    added = [p.gradient("head gradient accumulation", p.traits.added * vocab * h, group)] if p.traits.added and p.trains else []
     return [
         p.stream("final norm", p.traits.norm * 2 * ELEMENT * p.shard.local_tokens * h, "norm", group=group),
         p.gemm("head", group, n, vocab, h, dtype="bf16" if p.dtype in ("fp8", "fp4") else p.dtype),
@@ -395,4 +402,5 @@ def head_operators(p: Pricer, vocab: Array) -> list[Operator]:
             group=group,
             launches=6.0,
         ),
+        *added,
     ]

@@ -162,6 +162,12 @@ class Pricer:
         weights = 1.0 if kind == "norm" and self.trains else 0.0
         return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits, weights)
 
+    def gradient(self, name: str, nbytes: ArrayLike, group: str = "norms and elementwise") -> Operator:
+        """Return what moves `nbytes` of weight gradients behind a backward, with no forward."""
+        back = self.rates.stream(nbytes, "residual")
+        zero = np.zeros_like(back.seconds)
+        return Operator(name, group, zero, zero, back.seconds, frozenset(), 0.0, back.source)
+
     def casts(
         self, name: str, elements: ArrayLike, modules: tuple[str, ...] = (), *, gradient: ArrayLike = 0.0
     ) -> list[Operator]:

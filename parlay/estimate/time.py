@@ -276,7 +276,7 @@ def _blocks(p: Pricer) -> dict[str, Cost]:
     """Return what one layer of each kind, the embedding and the head cost, by row of the Shard."""
     vocab = padded_vocabulary(p.model.vocab, p.shard.tp, p.workload) / p.shard.tp
     blocks: dict[str, Cost] = {f"layer:{k}": c for k, c in layer_costs(p).items()}
-    blocks["embedding"], blocks["head"] = embedding_cost(p), head_cost(p, vocab)
+    blocks["embedding"], blocks["head"] = embedding_cost(p, vocab), head_cost(p, vocab)
     return blocks
 
 

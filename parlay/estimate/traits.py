@@ -10,7 +10,7 @@ import dataclasses
 from typing import Literal
 
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import capability_of
+from parlay.estimate.frameworks import capability_of, resolve
 from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
@@ -71,6 +71,10 @@ STEP_OPERATORS = {"megatron-core": 50.0, "hai-llm": 50.0}
 # before it sends a gradient (parallel/pipeline_parallel/p2p.py and state.py). Its pipelines on 8 and 16 H100 leave time in
 # proportion to bytes: 5 to 8 GB/s a rank inside a node (5 runs), 1 to 2.7 across (7 runs; 3 more leave 0.4 to 0.7).
 SENDS = {"nanotron": (5.5e9, 1.3e9)}
+# Frameworks that add a weight's gradient into a main gradient of its own behind the backward of every micro-batch: Megatron's hook
+# where the product has not added it already, which no look-up of a table does (core/distributed/distributed_data_parallel.py,
+# _make_backward_post_hook: main_grad.add_), and nanotron for all weights (optim/gradient_accumulator.py, _accumulate_grad and its hook).
+ADDING = ("megatron-core", "hai-llm", "nanotron")
 HOST_BACKWARD = 1.2  # host time of a backward over that of its forward: autograd runs it from C++
 TRANSFER_OPERATORS = 0.5  # host operators of one collective: tp 2 to 8 adds 0.3-0.5 ms to the layer above, of 12 collectives
 
@@ -101,6 +105,8 @@ class Traits:
     sends: tuple[float, float] | None = None
     fp32_products: str = "fp32"  # the number format in which products of fp32 training run
     wide_products: str = "bf16"  # and those that no precision makes narrower: attention, router
+    added: float = 0.0  # bytes that a weight's gradient moves to be added to its main gradient, where its product does not add it
+    table_added: float = 0.0  # and that of a token table: filled with zeros, then added
     early_stop: bool = False  # a recomputed block's last product, which no backward reads, is not run again
 
 
@@ -126,6 +132,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
     older = FLASH1 if kernel == "flash1" else 1.0
     # torchtitan's own layers, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
+    settings = resolve(workload, device)
+    adds = (settings.wire_bytes + 2 * settings.gradient_bytes) * (workload.framework in ADDING)  # both are read, one is written
     eager = workload.compiled is False or (workload.framework == "torchtitan" and not workload.compiled and _after_2024(workload))
     return Traits(
         host_operator_s=HOST_OPERATOR_S[workload.framework] * _host_factor(device),
@@ -143,6 +151,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         sends=SENDS.get(workload.framework),
         fp32_products=matmul_dtype(device, "fp32") or "fp32",
         wide_products=_wide_products(workload, device),
+        added=0.0 if settings.gradient_accumulation_fusion else adds,
+        table_added=settings.wire_bytes + adds,
         early_stop=_early_stop(workload),
     )
 
