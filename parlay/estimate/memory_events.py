@@ -173,7 +173,7 @@ def in_flight_of(workload: Workload, layouts: Layouts, stages: Stages) -> Array:
     model_chunk_schedule_plan.py, run): what is alive on top is one layer. Megatron-LM's test of it measures 1.5 of 12.
     DualPipe counts the pair that runs at once already.
     """
-    on = layouts.ep_overlap & (layouts.schedule != SCHEDULES.index("dualpipe"))
+    on = layouts.ep_overlap & (layouts.ep > 1) & (layouts.schedule != SCHEDULES.index("dualpipe"))
     if not on.any():
         return stages.in_flight
     one = 1.0 / np.maximum(stages.layer_total, 1.0)

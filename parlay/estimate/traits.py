@@ -10,7 +10,7 @@ import dataclasses
 from typing import Literal
 
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import capability_of, resolve
+from parlay.estimate.frameworks import RECIPES, capability_of, resolve
 from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
@@ -35,6 +35,11 @@ FLASH2_FORWARD = 1.75
 FLASH2_BACKWARD = 1.62
 # FlashAttention-1 reaches 25-40 % of an A100's peak where 2 reaches 50-73 % (arXiv:2307.08691, abstract): the middles' ratio.
 FLASH1 = 61.5 / 32.5
+# cuDNN's fp8 attention over its bf16 one, forward and backward, causal, 2,048 to 32,768 tokens of Llama 3.1 70B's heads
+# (NVIDIA/cudnn-frontend benchmark/sdpa_benchmark_training/results/gb200_919_only_cudnn/llama3.1_20260226_174648.csv, medians of 5;
+# benchmark/attention_training/results/llama3.1/h200/llama3.1_20260928_130009.csv). Hopper's fp8 backward computes what the causal mask
+# hides; without a mask it takes 1 / 1.3 of bf16's time.
+FP8_ATTENTION = {"blackwell": (1.265, 1.127), "blackwell-ultra": (1.265, 1.127), "hopper": (1.485, 0.653)}
 # PyTorch 2.11's scaled_dot_product_attention ran at 551 TFLOP/s backward on an H200, which only cuDNN's kernel reaches
 # (parlay/rates/calibrations/h200-one-gpu.json).
 SDPA_TUNED_SINCE = "2026-03-01"
@@ -131,6 +136,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0
     backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
     older = FLASH1 if kernel == "flash1" else 1.0
+    narrow = workload.fp8_attention and workload.precision in RECIPES
+    faster = FP8_ATTENTION.get(device.architecture.lower(), (1.0, 1.0)) if narrow else (1.0, 1.0)
     # torchtitan's own layers, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
     settings = resolve(workload, device)
     adds = (settings.wire_bytes + 2 * settings.gradient_bytes) * (workload.framework in ADDING)  # both are read, one is written
@@ -145,8 +152,8 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         cross_entropy=EAGER_CROSS_ENTROPY
         if workload.cross_entropy == "unfused" and workload.framework not in FUSED_LAYERS
         else 1.0,
-        attention_forward=forward * older,
-        attention_backward=backward * older,
+        attention_forward=forward * older / faster[0],
+        attention_backward=backward * older / faster[1],
         async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
         sends=SENDS.get(workload.framework),
         fp32_products=matmul_dtype(device, "fp32") or "fp32",

@@ -9,7 +9,7 @@ import numpy as np
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, divisors, listed, schedule_of, scheduled
 from parlay.layouts.split import BOTH_WAYS, BY_RULE, V_SHAPED
-from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, ORDERS, Framework, Schedule
+from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, ORDERS, RECOMPUTE, Framework, Recompute, Schedule, recompute_bits
 from parlay.layouts.workload import Workload
 
 
@@ -145,7 +145,7 @@ def _schedule_message(x: Layout, q: Question) -> tuple[str, str]:
 
 def _shard(x: Layouts, q: Question) -> Mask:
     size = np.maximum(x.shard, 1)
-    broken = (x.dp * x.cp) % size != 0
+    broken = ((x.dp * x.cp) % size != 0) | ((x.shard == 1) & (x.dp * x.cp > 1))
     if q.workload.framework == "torchtitan":  # it shards over data_parallel_shard_degree x context_parallel_degree
         broken |= size % x.cp != 0
     return np.asarray((x.zero == 3) & broken)
@@ -153,7 +153,9 @@ def _shard(x: Layouts, q: Question) -> Mask:
 
 def _shard_message(x: Layout, q: Question) -> tuple[str, str]:
     ranks = x.dp * x.cp
-    allowed = [d for d in divisors(ranks, most=1 << 20) if q.workload.framework != "torchtitan" or d % x.cp == 0][:24]
+    allowed = [d for d in divisors(ranks, most=1 << 20) if d > 1 and (q.workload.framework != "torchtitan" or d % x.cp == 0)][:24]
+    if x.shard == 1:
+        return "a shard of one GPU shards nothing", f"use zero=0, or shard may be {listed(allowed)}"
     if ranks % (x.shard or 1):
         return f"a shard of {x.shard} GPUs does not divide dp x cp = {ranks}", f"shard may be {listed(allowed)}"
     return (
@@ -171,9 +173,22 @@ RUNS: dict[Framework, tuple[Schedule, ...]] = {
 }
 
 
+# What a framework can recompute, beside nothing. Megatron: --recompute-modules; HAI-LLM: DeepSeek's papers name modules; torchtitan:
+# activation_checkpoint.mode; Megatron-DeepSpeed and nanotron: whole layers, or the attention core.
+MODULES = tuple(m for m in RECOMPUTE if m not in ("none", "selective_ops"))
+RECOMPUTES: dict[Framework, tuple[Recompute, ...]] = {
+    "megatron-core": MODULES,
+    "torchtitan": ("selective_ops", "full"),
+    "deepspeed": ("core_attention", "full"),
+    "nanotron": ("core_attention", "full"),
+    "hai-llm": MODULES,
+}
+
+
 def unoffered(x: Layouts, framework: Framework) -> Mask:
-    """Return where a framework has not the schedule, the sharding, the context parallelism or the offload of a layout."""
+    """Return where a framework has not the schedule, sharding, context parallelism, recompute or offload of a layout."""
     broken = (x.pp > 1) & ~scheduled(x, RUNS[framework])
+    broken |= (x.recompute & ~recompute_bits(RECOMPUTES[framework])) != 0
     if framework == "deepspeed":
         broken |= (x.pp > 1) & (x.zero > 1)
         broken |= (x.cp > 1) & (x.cp_kind != CP_KINDS.index("ulysses"))
@@ -213,6 +228,8 @@ def overlaps_tensor(workload: Workload) -> bool:
 
 def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
     f = q.workload.framework
+    if other := [m for m in x.recompute if m not in ("none", *RECOMPUTES[f])]:
+        return f"{f} does not recompute {', '.join(other)}", f"recompute may be none, {', '.join(RECOMPUTES[f])}"
     if f == "deepspeed" and x.pp > 1 and x.zero > 1:
         return "DeepSpeed's pipeline engine runs with ZeRO 0 or 1 only", "use zero=1 with pp, or pp=1 with zero 2 or 3"
     if f == "deepspeed" and x.cp > 1 and x.cp_kind != "ulysses":
@@ -292,8 +309,8 @@ def _ep_overlap(x: Layouts, q: Question) -> Mask:
         alone = (x.pp == 1) | ~scheduled(x, BOTH_WAYS)
     elif q.workload.framework == "megatron-core":
         alone = (x.pp > 1) & (x.vpp == 1)
-    else:
-        return np.zeros(len(x), bool)
+    else:  # torchtitan hides it under DualPipeV alone (distributed/dual_pipe_v.py)
+        alone = ~scheduled(x, ["dualpipev"]) if q.workload.framework == "torchtitan" else np.ones(len(x), bool)
     return np.asarray(x.ep_overlap & (x.ep > 1) & (alone | rerun))
 
 
@@ -306,6 +323,11 @@ def _ep_overlap_message(x: Layout, q: Question) -> tuple[str, str]:
         return (
             "hai-llm overlaps expert traffic only under DualPipe",
             "set schedule=dualpipe with pp of 2 or more, or turn ep_overlap off",
+        )
+    if q.workload.framework != "megatron-core":
+        titan = q.workload.framework == "torchtitan"
+        return f"{q.workload.framework} does not overlap expert traffic{' but under DualPipeV' if titan else ''}", (
+            f"{'set schedule=dualpipev with pp of 2 or more and vpp=2, or ' if titan else ''}turn ep_overlap off"
         )
     return (
         f"megatron-core overlaps expert traffic with pp={x.pp} only where virtual stages are on",

@@ -141,9 +141,9 @@ class Combine:
         sizes = [{NODE: node}.get(s, s) or ranks for s in space.shard]
         if not space.shard:
             whole = cp if self.question.workload.framework == "torchtitan" else 1
-            sizes = [d for d in divisors(ranks, most=1 << 20) if d % whole == 0]
+            sizes = [d for d in divisors(ranks, most=1 << 20) if d % whole == 0 and (d > 1 or ranks == 1)]
         elif len(sizes) > 1:  # of several, those that this grid has not are left out; a single one is held to the rules
-            sizes = [s for s in sizes if ranks % s == 0 and s % cp == 0] or [ranks]
+            sizes = [s for s in sizes if ranks % s == 0 and s % cp == 0 and s > 1] or [ranks]
         states = [(z, s) for z in space.asked.allowed("zero", space.zero) for s in (dict.fromkeys(sizes) if z == 3 else (ranks,))]
         return [(z, s) for z, s in states if space.asked.allowed("shard", [s])]
 

@@ -7,7 +7,7 @@ import pytest
 
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
-from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, attention_share, layer_operators
+from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, attention_share, embedding_operators, layer_operators
 from parlay.estimate.pricer import Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, traits_of
@@ -320,3 +320,58 @@ def test_a_window_costs_the_tiles_that_it_touches():
     whole = pricer.rates.attention(SEQ, SEQ, 64.0, 8.0, 128.0, 128.0, score_share=share, batch=1)
     assert seconds(128) == pytest.approx(float(whole.seconds), rel=1e-9)
     assert seconds(128) < seconds(1024) < seconds(None)
+
+
+@pytest.mark.parametrize(
+    ("workload", "moved"),
+    [
+        ({}, 0.0),  # the product adds it
+        ({"gradient_accumulation_fusion": False}, 2 + 2 * 4),  # a bf16 gradient is read, an fp32 one read and written
+        ({"gradient_accumulation_fusion": False, "gradient_dtype": "bf16"}, 2 + 2 * 2),
+        ({"framework": "nanotron"}, 2 + 2 * 4),
+        ({"framework": "torchtitan"}, 0.0),
+    ],
+)
+def test_gradients_that_no_product_adds_are_added_behind_the_backward(workload, moved):
+    """A layer of Llama 70B's shape has 8192 x (10240 + 8192) + 3 x 8192 x 28672 weights; tensor parallelism halves them."""
+    work, device = Workload(seq_len=SEQ, **workload), load_cluster("dgx-h100").device
+    shard = Shard.of(Layouts.grid(tp=[1, 2]), work, load_cluster("dgx-h100"))
+    pricer = Pricer(CountingRates(flops=False, streams=True), work, shard, dense(), traits_of(work, device))
+    found = {o.name: o for o in layer_operators(pricer, dense().kinds["a"])}
+    weights = 8192 * (10240 + 8192) + 3 * 8192 * 28672
+    if not moved:
+        assert "gradient accumulation" not in found
+        return
+    assert found["gradient accumulation"].wgrad.tolist() == [moved * weights, moved * weights / 2]
+    assert not found["gradient accumulation"].forward.any()
+
+
+@pytest.mark.parametrize(
+    ("workload", "moved"),
+    [({}, 2 + 10), ({"gradient_dtype": "bf16"}, 2 + 6), ({"framework": "deepspeed"}, 2), ({"precision": "fp32"}, 4 + 12)],
+)
+def test_a_tables_gradient_is_filled_with_zeros_and_added(workload, moved):
+    """All rows of it, whatever few the tokens name; LoRA trains no table."""
+    where = load_cluster("dgx-h100")
+    seconds = []
+    for lora in (None, 8):
+        work = Workload(seq_len=SEQ, lora_rank=lora, **workload)
+        shard = Shard.of(Layouts.grid(tp=[1]), work, where)
+        pricer = Pricer(CountingRates(flops=False, streams=True), work, shard, dense(), traits_of(work, where.device))
+        seconds.append({o.name: float(o.wgrad[0]) for o in embedding_operators(pricer, np.array([128256.0]))})
+    assert seconds[0]["table gradient"] == moved * 128256 * 8192
+    assert "table gradient" not in seconds[1]
+
+
+def test_attention_in_fp8_takes_what_cudnn_measured():
+    """GB200: both ways faster; Hopper: the forward faster, the causal backward slower; in bf16 the setting changes nothing."""
+    each = {}
+    for name, precision in (("gb200-nvl72", "mxfp8"), ("dgx-h100", "fp8"), ("dgx-h100", "bf16")):
+        device = load_cluster(name).device
+        plain, narrow = (traits_of(Workload(precision=precision, fp8_attention=on), device) for on in (None, True))
+        each[name, precision] = (
+            plain.attention_forward / narrow.attention_forward, plain.attention_backward / narrow.attention_backward,
+        )  # fmt: skip
+    assert each["gb200-nvl72", "mxfp8"] == pytest.approx((0.688 / 0.553, 2.097 / 1.860), rel=0.02)  # 8,192 tokens
+    assert each["dgx-h100", "fp8"] == pytest.approx((3.357 / 2.260, 10.448 / 16.298), rel=0.02)
+    assert each["dgx-h100", "bf16"] == (1, 1)
