@@ -42,6 +42,7 @@ class Features:
     experts: bool
     framework: str
     adapters: bool  # LoRA: these alone are trained
+    hosted: bool  # optimizer or activations on the host
     sizes: tuple[float, ...]  # log2 of parameters, GPUs, sequence length, tp, pp, tokens of a micro-batch
 
 
@@ -55,6 +56,7 @@ class Expected:
     nearest: str
     distance: float
     of_framework: int  # of these runs, those under the framework of the case
+    hosted_alike: int  # and those that keep something on the host, or nothing, as the case does
 
     @property
     def far(self) -> bool:
@@ -73,6 +75,7 @@ def features_of(model: ModelSpec, cluster: Cluster, workload: Workload, layout: 
         any(kind.mlp.kind == "moe" for kind in model.kinds.values()),
         workload.framework,
         workload.lora_rank is not None,
+        layout.offload_optimizer > 0 or layout.offload_activations > 0,
         tuple(round(math.log2(x), 2) for x in sizes),
     )
 
@@ -88,10 +91,11 @@ def expected(features: Features) -> Expected | None:
         return None
     off = distances(features, columns())
     seen: dict[str, tuple[float, float]] = {}
-    alike = 0
+    alike = hosted = 0
     for i in np.argsort(off, kind="stable").tolist():
         theirs, name, ratio = table[i]
         alike += name not in seen and theirs.framework == features.framework
+        hosted += name not in seen and theirs.hosted == features.hosted
         seen.setdefault(name, (float(off[i]), ratio))
         if len(seen) == NEIGHBOURS:
             break
@@ -100,7 +104,7 @@ def expected(features: Features) -> Expected | None:
     low, high = min(_quantile(ratios, OUTSIDE), 1 - LEAST_SPREAD), max(_quantile(ratios, 1 - OUTSIDE), 1 + LEAST_SPREAD)
     if nearest <= FAR:
         low, high = min(low, own), max(high, own)
-    return Expected(low, high, len(ratios), name, nearest, alike)
+    return Expected(low, high, len(ratios), name, nearest, alike, hosted)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,12 +117,13 @@ class Columns:
     experts: NDArray[np.bool_]
     framework: NDArray[np.str_]
     adapters: NDArray[np.bool_]
+    hosted: NDArray[np.bool_]
     sizes: NDArray[np.float64]
 
     @classmethod
     def of(cls, rows: Sequence[Features]) -> Columns:
         """Return the columns of these rows."""
-        names = ("device", "architecture", "width", "experts", "framework", "adapters")
+        names = ("device", "architecture", "width", "experts", "framework", "adapters", "hosted")
         plain: dict[str, Any] = {name: np.array([getattr(r, name) for r in rows]) for name in names}
         return cls(sizes=np.array([r.sizes for r in rows], dtype=np.float64).T, **plain)
 
@@ -129,6 +134,7 @@ def distances(a: Features, runs: Columns) -> NDArray[np.float64]:
     off += np.where(runs.width != a.width, 1.0, 0.0)
     off += np.where(runs.experts != a.experts, 1.5, 0.0)
     off += np.where(runs.adapters != a.adapters, 1.0, 0.0)
+    off += np.where(runs.hosted != a.hosted, 1.0, 0.0)
     off += np.where(runs.framework != a.framework, 0.5, 0.0)
     return np.asarray(off + np.abs(runs.sizes - np.array(a.sizes)[:, None]).sum(axis=0) / 8.0)
 
@@ -147,7 +153,16 @@ def record() -> tuple[tuple[Features, str, float], ...]:
     rows: list[dict[str, Any]] = json.loads(RECORD_FILE.read_text(encoding="utf-8"))["runs"]
     table = (
         (
-            Features(r["device"], r["architecture"], r["width"], r["experts"], r["framework"], r["adapters"], tuple(r["sizes"])),
+            Features(
+                r["device"],
+                r["architecture"],
+                r["width"],
+                r["experts"],
+                r["framework"],
+                r["adapters"],
+                r["hosted"],
+                tuple(r["sizes"]),
+            ),
             r["name"],
             float(r["measured_over_predicted"]),
         )

@@ -82,6 +82,7 @@ class ExpectedDocument(Document):
     distance: float
     far_from_any_run: bool
     framework_measured: bool  # whether any of these runs was under the framework of the case
+    host_use_measured: bool  # whether any of them keeps something on the host, or nothing, as this layout does
 
 
 class EstimateDocument(Document):
@@ -297,7 +298,7 @@ def expected_document(e: Estimate) -> ExpectedDocument | None:
         return None
     return ExpectedDocument(
         step_low_s=e.step_s * x.low, step_high_s=e.step_s * x.high, runs=x.runs, nearest=x.nearest, distance=x.distance,
-        far_from_any_run=x.far, framework_measured=x.of_framework > 0,
+        far_from_any_run=x.far, framework_measured=x.of_framework > 0, host_use_measured=x.hosted_alike > 0,
     )  # fmt: skip
 
 

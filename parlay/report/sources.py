@@ -89,5 +89,8 @@ def expected_lines(e: Estimate, page: Page) -> list[str]:
     alike = f"nearest: {x.nearest}" if not x.far else f"no measured run is like it; the nearest is {x.nearest}"
     if not x.of_framework:
         alike = f"{alike}; none of them ran under {e.workload.framework}"
+    if not x.hosted_alike:
+        on_host = e.layout.offload_optimizer or e.layout.offload_activations
+        alike = f"{alike}; {'none' if on_host else 'all'} of them put anything on the host, so it may be further off"
     told = f"expect {low} to {high} s a step, from the {x.runs} nearest measured runs: 8 in 10 lie in such a range"
     return wrap(f"{told}; {alike}", page, hang="  ")

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from parlay.estimate import record
+from parlay.estimate.estimate import estimate
 from parlay.estimate.record import FAR, LEAST_SPREAD, expected
+from parlay.hardware.load import load_cluster
+from parlay.layouts.layout import Layout
+from parlay.layouts.workload import Workload
+from parlay.models.load import load_model
+from parlay.report.sources import expected_lines
+from parlay.report.table import Page
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +62,13 @@ def test_a_case_unlike_all_runs_is_far(runs):
 def test_without_a_record_nothing_is_expected(runs, monkeypatch):
     monkeypatch.setattr(record, "record", lambda: ())
     assert expected(runs[0][0]) is None
+
+
+def test_a_layout_on_the_host_is_told_that_no_run_near_it_was():
+    """Seven of the packaged runs keep something on the host, all of others; the nearest of a 70B on one node keep nothing."""
+    model, where, work = load_model("llama-3.1-70b"), load_cluster("dgx-h100"), Workload(global_batch=8)
+    plain, hosted = (estimate(model, where, work, Layout(tp=8, offload_optimizer=share)) for share in (0.0, 1.0))
+    assert (plain.expected.hosted_alike, hosted.expected.hosted_alike) == (20, 0)
+    assert hosted.expected.distance > plain.expected.distance
+    assert "put anything on the host" in "\n".join(expected_lines(hosted, Page(300)))
+    assert "on the host" not in "\n".join(expected_lines(plain, Page(300)))
