@@ -14,6 +14,7 @@ from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
 from parlay.estimate.traits import HOST_BACKWARD, TRANSFER_OPERATORS
+from parlay.models.spec import LayerKind
 
 Array = NDArray[np.float64]
 
@@ -63,50 +64,21 @@ class Cost:
 
 
 def layer_costs(p: Pricer) -> dict[str, Cost]:
-    """Return the cost of one layer of each kind of the model.
-
-    Where some layers keep their products in bf16, each is the mean over all layers: they are taken to lie evenly.
-    """
-    kept = min(p.workload.bf16_layers, p.model.layer_count) / p.model.layer_count
-    narrow = _layer_costs(p)
-    if not kept or p.workload.precision not in FP8_PRECISIONS:
-        return narrow
-    wide = _layer_costs(dataclasses.replace(p, workload=p.workload.model_copy(update={"precision": "bf16"})))
-    return {name: _mean(cost, wide[name], kept) for name, cost in narrow.items()}
-
-
-def _mean(one: Cost, other: Cost, share: float) -> Cost:
-    """Return (1 - share) of one cost and `share` of the other."""
-
-    def table(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
-        return {key: (1 - share) * value + share * b[key] for key, value in a.items()}
-
-    return Cost(
-        forward=table(one.forward, other.forward),
-        backward=table(one.backward, other.backward),
-        weight=(1 - share) * one.weight + share * other.weight,
-        recompute=(1 - share) * one.recompute + share * other.recompute,
-        exposed_forward=table(one.exposed_forward, other.exposed_forward),
-        exposed_backward=table(one.exposed_backward, other.exposed_backward),
-        hidden=table(one.hidden, other.hidden),
-        lost_forward=(1 - share) * one.lost_forward + share * other.lost_forward,
-        lost_backward=(1 - share) * one.lost_backward + share * other.lost_backward,
-        tensors=one.tensors,
-        sources={key: weakest([source, other.sources.get(key, "exact")]) for key, source in one.sources.items()},
-        messages=one.messages,
-    )
-
-
-def _layer_costs(p: Pricer) -> dict[str, Cost]:
+    """Return the cost of one layer of each kind of the model."""
     found = {}
     shard, row_of = p.shard.sizes()  # an operator's seconds do not depend on what runs again or beside it
-    few = dataclasses.replace(p, shard=shard)
     for name, kind in p.model.kinds.items():
-        operators = layer_operators(few, kind)
+        own = dataclasses.replace(p, workload=p.workload.model_copy(update={"precision": "bf16"})) if in_bf16(p, kind) else p
+        operators = layer_operators(dataclasses.replace(own, shard=shard), kind)
         if shard is not p.shard:
             operators = [o.take(row_of) for o in operators]
-        found[name] = _cost(p, operators, layer_transfers(p, kind, operators))
+        found[name] = _cost(own, operators, layer_transfers(own, kind, operators))
     return found
+
+
+def in_bf16(p: Pricer, kind: LayerKind) -> bool:
+    """Return whether a kind's products stay in bf16 where the precision has narrower ones."""
+    return kind.bf16 and p.workload.precision in FP8_PRECISIONS
 
 
 def embedding_cost(p: Pricer, vocab: Array) -> Cost:

@@ -15,7 +15,7 @@ from parlay.estimate.kept import Kept
 from parlay.estimate.memory import Memory, memory
 from parlay.estimate.offload import host_bytes
 from parlay.estimate.pipes import Pipes
-from parlay.estimate.precision import check_precision, matmul_dtype
+from parlay.estimate.precision import check_precision, matmul_dtype, with_bf16_ends
 from parlay.estimate.record import Expected, expected, features_of
 from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
@@ -117,6 +117,7 @@ def price(
     model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts, rates: Rates, *, every: bool = False
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
+    model = with_bf16_ends(model, workload)
     stages = stages_of(model, layouts, workload.global_batch) if every else deciding_stages(model, workload, layouts)
     pipes = Pipes.of(model, cluster, workload, layouts, stages)
     held = memory(model, cluster, workload, layouts, stages, pipes=pipes)
@@ -133,6 +134,7 @@ def price_memory(
     pipes: Pipes | None = None,
 ) -> Memory:
     """Return the memory of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
+    model = with_bf16_ends(model, workload)
     stages = deciding_stages(model, workload, layouts) if stages is None else stages
     return memory(model, cluster, workload, layouts, stages, pipes=pipes)
 
@@ -148,6 +150,7 @@ def price_time(
     pipes: Pipes | None = None,
 ) -> StepTime:
     """Return the time of a step of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
+    model = with_bf16_ends(model, workload)
     stages = deciding_stages(model, workload, layouts) if stages is None else stages
     pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
     return step_time(model, cluster, workload, layouts, stages, rates, pipes)
@@ -165,7 +168,7 @@ def estimate(
     model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, *, gpus: int | None = None, rates: Rates | None = None
 ) -> Estimate:
     """Return the full estimate of one layout. A layout that breaks a rule raises UsageError with every broken rule."""
-    arrays = Layouts.of(layout)
+    arrays, model = Layouts.of(layout), with_bf16_ends(model, workload)
     violations = tuple(check(layout, model, cluster, workload, gpus, arrays=arrays))
     if violations:
         first, *others = violations

@@ -38,7 +38,7 @@ def _of_training(model: ModelSpec, w: Workload) -> Iterator[str]:
         for name in ("bf16_layers", "fp8_attention"):
             if name in given:
                 yield f"training.{name} changes nothing: under {w.precision} no product is narrower"
-    elif w.bf16_layers > model.layer_count:
+    elif w.bf16_layers >= model.layer_count:
         yield f"training.bf16_layers = {w.bf16_layers:,} are all {model.layer_count} layers of the model"
     if not _has_experts(model):
         for name in OF_EXPERTS:

@@ -115,7 +115,7 @@ class Recorder:
 
 def kept_tensors(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> list[Kept]:
     """Return the tensors one layer of `kind` keeps for each micro-batch when nothing is recomputed."""
-    r = Recorder(model, workload, settings, shard)
+    r = Recorder(model, workload, dataclasses.replace(settings, recipe=None) if kind.bf16 else settings, shard)
     if kind.mixer.kind != "none":
         _mixer(kind, r)
     if kind.mlp.kind != "none":

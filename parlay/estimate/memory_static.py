@@ -40,6 +40,7 @@ def static_state(
     needed = settings.recipe is not None or settings.optimizer == "muon"
     nothing = {"dense": np.zeros((1, 1)), "expert": np.zeros((1, 1))}
     linear = _over_layers(stages, model, tables, "linear") if needed else nothing
+    narrow = _over_layers(stages, model, tables, "linear", narrow=True) if settings.recipe else nothing
     parts: dict[str, list[Term]] = {"weights": [], "gradients": [], "optimizer": []}
     step: Array = np.zeros(stages.index.shape)
     scaled: Array = np.zeros(stages.index.shape)  # of one optimizer at a time
@@ -56,10 +57,11 @@ def static_state(
         owners = shards * copies_of_a_stage(layouts)[:, None]
         stored = {2: np.where(zero >= 2, shards, 1.0), 3: np.where(zero >= 3, shards, 1.0), 1: np.where(zero >= 1, owners, 1.0)}
         mine = linear.get(which, np.zeros((1, 1)))
-        count = parameters - mine if settings.quantised_only else parameters
+        quantised = narrow.get(which, np.zeros((1, 1)))
+        count = parameters - quantised if settings.quantised_only else parameters
         parts["weights"].append(_bytes(f"memory.weights.{which}", f"{which} weights", count, weight, stored[3]))
-        if settings.recipe and settings.weight_copies and mine.any():
-            parts["weights"].append(_copies(settings, which, mine, stored[3]))
+        if settings.recipe and settings.weight_copies and quantised.any():
+            parts["weights"].append(_copies(settings, which, quantised, stored[3]))
         if frozen:
             continue
         parts["gradients"].append(_bytes(f"memory.gradients.{which}", f"{which} gradients", parameters, gradient, stored[2]))
@@ -120,10 +122,13 @@ def _optimizer(
     return out
 
 
-def _over_layers(stages: Stages, model: ModelSpec, tables: Tables, what: str) -> dict[str, Array]:
-    """Return elements ("linear") or rows + columns ("edges") of all layer matrices of each stage, dense and expert."""
+def _over_layers(stages: Stages, model: ModelSpec, tables: Tables, what: str, *, narrow: bool = False) -> dict[str, Array]:
+    """Return elements ("linear") or rows + columns ("edges") of all layer matrices of each stage, dense and expert; of `narrow` layers
+    those that do not stay in bf16."""
     out: dict[str, Array] = {"dense": np.zeros(stages.index.shape), "expert": np.zeros(stages.index.shape)}
     for kind, found in tables.matrices.items():
+        if narrow and model.kinds[kind].bf16:
+            continue
         layers = stages.layers[kind] + (np.minimum(stages.mtp, model.mtp_modules) if kind == model.mtp_kind else 0.0)
         for which in out:
             chosen = [m for m in found if m.grouped == (which == "expert") and m.linear]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import lru_cache
+
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import capability_of
+from parlay.estimate.frameworks import RECIPES, capability_of
 from parlay.hardware.spec import Device, Dtype
 from parlay.layouts.vocabulary import Precision
+from parlay.layouts.workload import Workload
+from parlay.models.spec import ModelSpec, Run
 
 # The number formats in which the products of a precision may run, the one that is taken first where a device has it. fp32 products
 # are TF32: "default to tf32" in TransformerEngine common/gemm/cublaslt_gemm.cu, whose layers Megatron runs.
@@ -28,6 +33,28 @@ CAPABILITIES: dict[Precision, tuple[float, float]] = {
 NVIDIA, AMD = "nvidia", "amd"
 AMD_MXFP8 = "gfx950"  # the first with MXFP8: "gfx950 or higher required" (AMD-AGI/Primus-Turbo, pytorch/core/low_precision.py)
 NVIDIA_ONLY = ("nvfp4",)  # 16 elements and a scale in fp8; other vendors' fp4 products take MXFP4, 32 and a power of two
+
+
+def with_bf16_ends(model: ModelSpec, workload: Workload) -> ModelSpec:
+    """Return the model with the first and last layers that a workload keeps in bf16 as kinds of their own, `dense` as `dense_bf16`.
+
+    Megatron's --first-last-layers-bf16 keeps one at each end unless told otherwise. A model that has been through comes back as it is.
+    """
+    if not workload.bf16_layers or workload.precision not in RECIPES or any(kind.bf16 for kind in model.kinds.values()):
+        return model
+    return _with_bf16_ends(model, *workload.bf16_ends)
+
+
+@lru_cache(maxsize=64)
+def _with_bf16_ends(model: ModelSpec, start: int, end: int) -> ModelSpec:
+    names, kinds = model.layer_names(), dict(model.kinds)
+    ends = {i for i in range(len(names)) if i < start or i >= len(names) - end}
+    for name in {names[i] for i in ends}:
+        kinds[f"{name}_bf16"] = kinds[name].model_copy(update={"bf16": True})
+    runs = itertools.groupby(f"{name}_bf16" if i in ends else name for i, name in enumerate(names))
+    layers = tuple(Run(kinds=(name,), count=len(list(run))) for name, run in runs)
+    used = {name for run in layers for name in run.kinds} | ({model.mtp_kind} if model.mtp_kind else set())
+    return model.model_copy(update={"kinds": {name: kind for name, kind in kinds.items() if name in used}, "layers": layers})
 
 
 def matmul_dtype(device: Device, precision: Precision) -> Dtype | None:

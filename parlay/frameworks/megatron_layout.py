@@ -147,17 +147,18 @@ def training_fields(args: Given, dp: int | None, notes: list[str]) -> Table:
         "local_layers": args.text("--transformer-impl") == "local",
         "deferred_head_gradients": _deferred(args),
         "deterministic": args.on("--deterministic-mode"), "total_tokens": _tokens(args, sequence, batch),
-        "bf16_layers": _bf16_layers(args), **_experts(args), **_states(args), **graphs_of(args),
+        **_bf16_layers(args), **_experts(args), **_states(args), **graphs_of(args),
     }  # fmt: skip
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def _bf16_layers(args: Given) -> int | None:
+def _bf16_layers(args: Given) -> dict[str, int]:
     """Return how many layers at the ends keep bf16 products under fp8 or fp4; one at each end unless told otherwise."""
     start, end = args.whole("--num-layers-at-start-in-bf16"), args.whole("--num-layers-at-end-in-bf16")
     if not args.on("--first-last-layers-bf16"):
-        return None
-    return (1 if start is None else start) + (1 if end is None else end)
+        return {}
+    first = 1 if start is None else start
+    return {"bf16_layers": first + (1 if end is None else end), "bf16_layers_at_start": first}
 
 
 def _deferred(args: Given) -> int | None:

@@ -251,11 +251,20 @@ def _optimizer(w: Workload, x: Layout, notes: list[str]) -> list[str]:
     return words + (["--use-distributed-optimizer"] if x.zero and w.optimizer != "muon" else [])
 
 
+def _bf16_ends(w: Workload) -> list[str]:
+    """Return which first and last layers stay in bf16 beside narrower ones."""
+    if not w.bf16_layers or (w.precision not in FP8 and w.precision != "nvfp4"):
+        return []
+    start, end = w.bf16_ends
+    return [f"--first-last-layers-bf16 --num-layers-at-start-in-bf16 {start} --num-layers-at-end-in-bf16 {end}"]
+
+
 def _precision(w: Workload, x: Layout) -> list[str]:
     words = ["--fp16"] if w.precision == "fp16" else [] if w.precision == "fp32" else ["--bf16"]
     words += [f"--fp8-format hybrid --fp8-recipe {FP8[w.precision]}"] if w.precision in FP8 else []
     words += ["--fp4-format e2m1"] if w.precision == "nvfp4" else []
     words += ["--fp8-param-gather"] if w.fp8_weights else []
+    words += _bf16_ends(w)
     if w.gradient_dtype == "bf16" or (w.gradient_dtype is None and x.zero == 3):  # Megatron's FSDP keeps them as its weights
         words.append("--grad-reduce-in-bf16")
     if w.precision == "fp16" and w.gradient_dtype == "fp32":

@@ -30,7 +30,7 @@ def chunk_sizes(layers: int, stages: int, virtual: int, first: int = BY_RULE, la
     """
     chunks = stages * virtual
     if first >= 0 or last >= 0:
-        return _with_ends(layers, stages, virtual, first, last)
+        return _with_ends(layers, stages, virtual, first, last, tail)
     if layers % chunks == 0:
         return [layers // chunks] * chunks
     units = layers + 1 + tail
@@ -45,8 +45,9 @@ def chunk_sizes(layers: int, stages: int, virtual: int, first: int = BY_RULE, la
     return sizes
 
 
-def _with_ends(layers: int, stages: int, virtual: int, first: int, last: int) -> list[int]:
+def _with_ends(layers: int, stages: int, virtual: int, first: int, last: int, tail: int) -> list[int]:
     """Return the split with the ends set; what does not divide over the middle goes to its last chunks."""
+    of_first, of_last = _chunks_of_end(first, virtual, 1, at=0), _chunks_of_end(last, virtual, tail, at=virtual - 1)
     ends = (first >= 0) + (last >= 0)
     middle = max(stages - ends, 0) * virtual
     rest = layers - max(first, 0) - max(last, 0)
@@ -56,12 +57,25 @@ def _with_ends(layers: int, stages: int, virtual: int, first: int, last: int) ->
     for chunk in range(stages * virtual):
         stage, turn = chunk % stages, chunk // stages
         if first >= 0 and stage == 0:
-            sizes.append(first // virtual + (1 if turn < first % virtual else 0))
+            sizes.append(of_first[turn])
         elif last >= 0 and stage == stages - 1:
-            sizes.append(last // virtual + (1 if turn < last % virtual else 0))
+            sizes.append(of_last[turn])
         else:
             sizes.append(even.pop(0))
     return sizes
+
+
+def _chunks_of_end(layers: int, virtual: int, units: int, *, at: int) -> list[int]:
+    """Return an end's layers by chunk: even ones, or such that chunk `at` with its embedding, loss and predictions, `units` layers'
+    worth, is as large as the others; where neither divides, the first chunks hold one more.
+
+    >>> _chunks_of_end(8, 4, 1, at=0), _chunks_of_end(7, 4, 1, at=0), _chunks_of_end(6, 4, 2, at=3), _chunks_of_end(6, 4, 1, at=3)
+    ([2, 2, 2, 2], [1, 2, 2, 2], [2, 2, 2, 0], [2, 2, 1, 1])
+    """
+    size, left = divmod(layers + units, virtual)
+    if layers % virtual and not left and size >= units:
+        return [size - units * (turn == at) for turn in range(virtual)]
+    return [layers // virtual + (turn < layers % virtual) for turn in range(virtual)]
 
 
 def sizes_by_cost(layers: int, stages: int, layer_cost: float, head_cost: float) -> list[int]:

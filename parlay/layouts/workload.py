@@ -40,7 +40,12 @@ class Workload(Spec):
     cross_entropy: CrossEntropy | None = None
     vocab_multiple: Annotated[int, Field(gt=0, le=1 << 20)] | None = None  # the vocabulary is padded to this x tp
     fp8_weights: bool | None = None  # weights kept only in fp8 (fp8 primary weights, fp8 all-gather)
-    bf16_layers: Annotated[int, Field(ge=0, le=1 << 20)] = 0  # layers whose products stay in bf16 beside fp8 or fp4 ones
+    bf16_layers: Annotated[int, Field(ge=0, le=1 << 20)] = (
+        0  # first and last layers whose products stay in bf16 beside fp8 or fp4 ones
+    )
+    bf16_layers_at_start: Annotated[int, Field(ge=0, le=1 << 20)] | None = (
+        None  # of these, the first ones; None: half, rounded up
+    )
     fp8_activation_inputs: bool | None = None  # activation functions keep their inputs in fp8 and run again in the backward pass
     dropout: float = Field(default=0.0, ge=0, lt=1)
     moe_imbalance: float = Field(default=1.0, ge=1, le=1000)  # busiest rank's routed tokens over the mean
@@ -95,6 +100,13 @@ class Workload(Spec):
     def dispatcher(self) -> Dispatcher:
         """What carries tokens to their experts: DeepEP under hai-llm, which it is a part of; elsewhere the all-to-all."""
         return self.moe_dispatcher or ("deepep" if self.framework == "hai-llm" else "alltoall")
+
+    @property
+    def bf16_ends(self) -> tuple[int, int]:
+        """How many first and last layers keep their products in bf16: as told, or half of them each, the odd one first."""
+        given = self.bf16_layers_at_start
+        start = -(-self.bf16_layers // 2) if given is None else min(given, self.bf16_layers)
+        return start, self.bf16_layers - start
 
     @property
     def dispatches_fp8(self) -> bool:

@@ -165,6 +165,7 @@ class LayerKind(Spec):
     mixer: Mixer
     mlp: FeedForward
     norms: Annotated[int, Field(ge=0, le=8)] = 2
+    bf16: bool = False  # its products stay in bf16 where those of other layers are fp8 or fp4
     extra_parameters: NonNegative = 0  # small parts that no field above describes: counted, and active, but not priced
 
 

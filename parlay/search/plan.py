@@ -14,6 +14,7 @@ from parlay.estimate.least import least_steps
 from parlay.estimate.memory_rows import overlap_bytes
 from parlay.estimate.offload import host_bytes, host_has_room
 from parlay.estimate.pipes import Pipes
+from parlay.estimate.precision import with_bf16_ends
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import RULES, Question
@@ -116,6 +117,7 @@ def plan(
     start = time.perf_counter()
     peak_flops(cluster, workload)  # refuse a precision that the device does not have before pricing anything
     workload = with_overlap(workload)
+    model = with_bf16_ends(model, workload)
     space = space or default_space(workload)
     rates = rates or rates_for(cluster)
     found = _search(model, cluster, workload, gpus, space, rates, progress, top)

@@ -306,7 +306,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "moment_dtype": moment,
         "cross_entropy": words.loss_of(run.setting("loss_fusion")) or _loss_in_notes(note) or habit.loss,
         "vocab_multiple": multiple,
-        "bf16_layers": _bf16_layers(run, model, precision, said),
+        **_bf16_layers(run, model, precision, said),
         "shards_in_place": habit.in_place,
         "dropout": habit.dropout,
         "moe_capacity_factor": words.capacity_of(routing),
@@ -351,12 +351,12 @@ def _fine_tuning(run: Run, said: list[str]) -> dict[str, object]:
     return found
 
 
-def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) -> int:
-    """Return the layers that a recipe of this framework keeps in bf16 for this model."""
+def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) -> dict[str, int]:
+    """Return the last layers that a recipe of this framework keeps in bf16 for this model."""
     kept = BF16_LAYERS.get((run.framework.lower(), model.id, precision), 0)
     if kept:
-        said.append(f"{kept} layers keep bf16 products (the recipe's default)")
-    return kept
+        said.append(f"the last {kept} layers keep bf16 products (the recipe's default)")
+    return {"bf16_layers": kept, "bf16_layers_at_start": 0} if kept else {}
 
 
 def _kernel_in_notes(run: Run) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
 from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, attention_share, embedding_operators, layer_operators
+from parlay.estimate.precision import with_bf16_ends
 from parlay.estimate.pricer import Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.traits import HOST_FACTOR, HOST_OPERATOR_S, traits_of
@@ -272,18 +273,16 @@ def test_only_a_forward_waits_for_the_counts():
     assert float(found[0].backward_s[0]) == pytest.approx(float(found[1].backward_s[0]), rel=1e-9)
 
 
-def test_layers_kept_in_bf16_are_priced_as_such_one_by_one():
-    """Two of four layers: half of each cost; all four: the bf16 cost; none: the fp8 cost. bf16 itself changes nothing."""
-    total = lambda kept, precision="fp8": float(  # noqa: E731
-        layer_costs(operators_of(dense(), Workload(seq_len=SEQ, precision=precision, bf16_layers=kept, compiled=True), dp=8)[0])[
-            "a"
-        ].forward_s[0]
-    )
-    assert total(2) == pytest.approx((total(0) + total(4)) / 2, rel=1e-12)
-    assert total(4) == pytest.approx(total(0, "bf16"), rel=1e-12)
-    assert total(400) == total(4)
-    assert total(0) < 0.8 * total(4)
-    assert total(3, "bf16") == total(0, "bf16")
+def test_layers_kept_in_bf16_cost_what_they_cost_under_bf16():
+    """A kind that stays in bf16 beside fp8 takes bf16's seconds; under bf16 itself it is like any other."""
+    model = with_bf16_ends(dense(), Workload(precision="fp8", bf16_layers=2))
+    seconds = {}
+    for precision in ("fp8", "bf16"):
+        work = Workload(seq_len=SEQ, precision=precision, bf16_layers=2, compiled=True)
+        found = layer_costs(operators_of(model, work, dp=8)[0])
+        seconds[precision] = {name: float((cost.forward_s + cost.backward_s)[0]) for name, cost in found.items()}
+    assert seconds["fp8"]["a_bf16"] == seconds["bf16"]["a_bf16"] == seconds["bf16"]["a"]
+    assert seconds["fp8"]["a"] < 0.8 * seconds["fp8"]["a_bf16"]
 
 
 @pytest.mark.parametrize(

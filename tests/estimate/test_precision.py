@@ -6,13 +6,15 @@ import pytest
 
 from parlay.cli.main import main
 from parlay.errors import UsageError
+from parlay.estimate.counts import parameters
 from parlay.estimate.estimate import estimate, peak_flops
-from parlay.estimate.precision import MATMUL_DTYPES, check_precision, precisions_of
+from parlay.estimate.precision import MATMUL_DTYPES, check_precision, precisions_of, with_bf16_ends
 from parlay.hardware.load import load_cluster, load_device
 from parlay.layouts.layout import Layout
 from parlay.layouts.vocabulary import Precision
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
+from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, Run
 
 H100, A100, V100 = load_cluster("dgx-h100"), load_cluster("dgx-a100"), load_cluster("jean-zay-v100")
 SMALL = load_model("llama-3.2-1b")
@@ -94,3 +96,50 @@ def test_fp32_runs_in_tf32_where_there_is_tf32():
 def test_a_device_without_bf16_trains_in_fp16(model):
     e = estimate(load_model(model), V100, Workload(precision="fp16", global_batch=64), Layout(tp=4, pp=2))
     assert 0.05 < e.mfu < 0.8
+
+
+KIND = LayerKind(mixer=GroupedAttention(heads=32, kv_heads=8, head_dim=128), mlp=DenseMlp(width=14336))
+PLAIN = ModelSpec(
+    id="m", name="m", hidden=4096, vocab=8, kinds={"k": KIND}, layers=(Run(kinds=("k",), count=16),), final_norm=False
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"bf16_layers": 2}, ["k_bf16"] + ["k"] * 14 + ["k_bf16"]),
+        ({"bf16_layers": 3}, ["k_bf16"] * 2 + ["k"] * 13 + ["k_bf16"]),
+        ({"bf16_layers": 4, "bf16_layers_at_start": 0}, ["k"] * 12 + ["k_bf16"] * 4),
+        ({"bf16_layers": 40}, ["k_bf16"] * 16),
+        ({"bf16_layers": 2, "precision": "bf16"}, ["k"] * 16),
+        ({}, ["k"] * 16),
+    ],
+)
+def test_ends_that_stay_in_bf16_are_a_kind_of_their_own(fields, names):
+    work = Workload(**{"precision": "fp8", **fields})
+    found = with_bf16_ends(PLAIN, work)
+    assert found.layer_names() == names
+    assert set(found.kinds) == set(names)
+    assert with_bf16_ends(found, work) is found
+    assert parameters(found).total == parameters(PLAIN).total
+
+
+def test_ends_that_stay_in_bf16_are_priced_where_they_lie():
+    """All layers: bf16's step and memory. Two of 16 on two stages: each end stage keeps 1 / 8 of its copies less, and is the slower
+    by one layer; all four at the end: the first stage is fp8's own."""
+    where = load_cluster("dgx-h100")
+
+    def priced(**fields):
+        return estimate(PLAIN, where, Workload(global_batch=64, cuda_graphs=True, **fields), Layout(pp=2, dp=4, micro_batch=1))
+
+    wide, narrow = priced(), priced(precision="fp8")
+    every = priced(precision="fp8", bf16_layers=16)
+    assert every.step_s == pytest.approx(wide.step_s, rel=1e-9)
+    assert every.peak_bytes == pytest.approx(wide.peak_bytes, rel=1e-9)
+    copies = [t.find("memory.weights.dense.quantised").value for t in narrow.memory]
+    ends, last = priced(precision="fp8", bf16_layers=2), priced(precision="fp8", bf16_layers=4, bf16_layers_at_start=0)
+    assert [t.find("memory.weights.dense.quantised").value for t in ends.memory] == pytest.approx([c * 7 / 8 for c in copies])
+    assert [t.find("memory.weights.dense.quantised").value for t in last.memory] == pytest.approx([copies[0], copies[1] / 2])
+    assert narrow.step_s < ends.step_s < last.step_s < wide.step_s
+    assert ends.step_s - narrow.step_s == pytest.approx((wide.step_s - narrow.step_s) / 8, rel=0.02)
+    assert last.step_s - narrow.step_s == pytest.approx((wide.step_s - narrow.step_s) / 2, rel=0.06)

@@ -61,6 +61,7 @@ def test_a_yaml_of_a_mixture_of_experts():
         ("--use-torch-fsdp2", "layout.zero", 3),
         ("--recompute-activations", "layout.recompute", ["core_attention"]),
         ("--fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 14", "training.bf16_layers", 15),
+        ("--fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 14", "training.bf16_layers_at_start", 1),
         ("--fp8-format hybrid --first-last-layers-bf16", "training.bf16_layers", 2),
         ("--recompute-granularity full --recompute-method block --recompute-num-layers 2", "layout.recompute_layers", 2),
         ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "layout.recompute_layers", 0),
