@@ -2,9 +2,9 @@
 
 A product alone is fed from warm caches at the clock of a short burst or of its own steady state. Inside a step it shares
 power, memory and multiprocessors with communication and small kernels, hour after hour. The factor is that one ratio:
-it belongs to a device and a dtype, is bounded by 1, and zeroes the median error of all packaged runs (tiers A and B) of
-the device, of whichever source and model. Groups of fewer than 10 runs or 3 models, or without a dense model, get none and lean on a
-relative.
+it belongs to a device and a dtype, is bounded by 1, and zeroes the median error of the packaged runs (tiers A and B) of
+the device, of whichever source and model: of its dense ones where there are 10 of 3 models, since runs of experts tell as much of their
+dispatch. Groups of fewer than 10 runs or 3 models, or without a dense model, get none and lean on a relative.
 
     python scripts/fit_in_step.py            # prints the table and writes parlay/rates/in_step.json
 
@@ -92,11 +92,19 @@ def fit(runs: list[Priced]) -> tuple[float, float, float]:
     return factor, before, float(after)
 
 
+def models_of(runs: list[Priced]) -> int:
+    """Return how many models the runs train."""
+    return len({run.case.model.id for run in runs})
+
+
 def fit_all(groups: Groups, *, say: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, dict[str, float]]]:
     """Return the factors of all groups that have enough runs, with what they rest on."""
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for (family, width), runs in groups.items():
-        models = len({run.case.model.id for run in runs})
+    for (family, width), every in groups.items():
+        runs = [run for run in every if run.dense]
+        if len(runs) < LEAST_RUNS or models_of(runs) < LEAST_MODELS:
+            runs = every
+        models = models_of(runs)
         head = f"{family:12s} {width:5s} {len(runs):4d} runs of {models} models: "
         if len(runs) < LEAST_RUNS or models < LEAST_MODELS:
             say(head + "too few")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.communication import Message, Transfer, layer_transfers
-from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
+from parlay.estimate.operators import embedding_operators, head_operators, layer_operators, without_permutations
 from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
@@ -105,6 +105,7 @@ def _layer_costs(p: Pricer) -> dict[str, Cost]:
         operators = layer_operators(few, kind)
         if shard is not p.shard:
             operators = [o.take(row_of) for o in operators]
+        operators = without_permutations(p, operators)
         found[name] = _cost(p, operators, layer_transfers(p, kind, operators))
     return found
 

@@ -93,6 +93,11 @@ KNOWN = (
 # nemotron_3_super_bf16_with_nvfp4_mixed sets num_layers_at_end_in_bf16 = 14 (src/megatron/bridge/training/mixed_precision.py).
 BF16_LAYERS = {("megatron-bridge", "nemotron-3-super-120b-a12b", "nvfp4"): 14}
 
+# Transformer Engine's fused attention trains heads of 192 (queries, keys) and 128 (values) on Blackwell from cuDNN 9.11 on
+# (common/fused_attn/fused_attn.cpp), which NVIDIA's containers have since 25.07, and FlashAttention 2 has no such heads: before, scores
+# were materialised (TransformerEngine issue 2285: no other kernel is left with cuDNN 9.10).
+LATENT_BLACKWELL_SINCE = "2025-07-01"
+
 # Rank and modules of LoRA by framework: Megatron-Bridge's and NeMo's performance recipes adapt linear_qkv alone (perf_recipes/llama;
 # NeMo scripts/performance/llm/finetune_llama3_70b.py), of rank 16 in Bridge's llama3_70b_peft_config; NeMo Automodel's benchmarks
 # "*_proj" of rank 16 (examples/llm_benchmark); torchtune's 8B_lora recipes queries, values, output and MLP of rank 8; Hugging Face
