@@ -21,6 +21,7 @@ from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
 from parlay.validation.habits import (
     BF16_LAYERS,
+    CUDNN_SDPA_SINCE,
     EVERY,
     KNOWN,
     LATENT_BLACKWELL_SINCE,
@@ -330,7 +331,7 @@ def _workload(
         "cuda_graph_modules": modules,
         "moe_dispatcher": words.dispatcher_of(run.setting("moe_dispatcher")),
         "moe_grouped": False if "grouped gemm off" in run.setting("note").lower() else None,
-        "attention_kernel": words.attention_kernel_of(run.setting("attention_backend")) or _kernel_in_notes(run),
+        "attention_kernel": _attention_kernel(run, habit, date),
         "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
         "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
         "loss_compiled": False if "not compiled" in run.setting("loss_fusion").lower() else None,
@@ -369,6 +370,14 @@ def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) ->
     if kept:
         said.append(f"{kept} layers keep bf16 products (the recipe's default)")
     return kept
+
+
+def _attention_kernel(run: Run, habit: Habit, date: str) -> str | None:
+    """Return the attention kernel that the source names; PyTorch's own choice is cuDNN's where its build prefers that."""
+    backend = run.setting("attention_backend")
+    if habit.nvidia_torch and date >= CUDNN_SDPA_SINCE and (not backend or "sdpa" in backend.lower()):
+        return "cudnn"
+    return words.attention_kernel_of(backend) or _kernel_in_notes(run)
 
 
 def _has_kernel(run: Run, model: ModelSpec, cluster: Cluster, date: str, said: list[str]) -> bool:

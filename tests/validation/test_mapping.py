@@ -108,6 +108,8 @@ BY_HAND = {
         "dgx-h100", "llama-3-70b", {"tp": 2, "dp": 4, "recompute": ("full",)},
         {"lora_rank": 16, "lora_modules": ("qkv", "out", "up", "down"), "document_len": None},
     ),
+    "automodel-010": ("dgx-h100", "llama-3-70b", {"cp": 2, "dp": 32}, {"attention_kernel": "cudnn"}),  # PyTorch's own choice there
+    "automodel-008": ("dgx-h100", "gpt-oss-20b", {"dp": 8, "ep": 1}, {"attention_kernel": None}),  # FlexAttention
     "dgxc-sft70b-001": ("dgx-h100", "llama-3-70b", {"tp": 4, "pp": 4}, {"lora_rank": None, "document_len": 200}),
     "bridge-2606-034": ("gb200-nvl72", "llama-3-70b", {"pp": 8, "vpp": 10}, {"lora_rank": None, "document_len": 200}),
     "bridge-2608-017": ("gb300-nvl72", "nemotron-3-ultra-550b-a55b", {"ep": 64, "dp": 256, "zero": 3}, {}),
