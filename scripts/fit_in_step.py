@@ -2,8 +2,9 @@
 
 A product alone is fed from warm caches at the clock of a short burst or of its own steady state. Inside a step it shares
 power, memory and multiprocessors with communication and small kernels, hour after hour. The factor is that one ratio:
-it belongs to a device and a dtype, is bounded by 1, and zeroes the median error of all packaged runs (tiers A and B) of
-the device, of whichever source and model. Groups of fewer than 10 runs or 3 models, or without a dense model, get none and lean on a
+it belongs to a device and a dtype, is bounded by 1, and zeroes the median error of the packaged runs (tiers A and B) of
+the device, of whichever source and model: of its dense ones where there are 10 of 2 models, since runs of experts tell as much of their
+dispatch; else of all, each model once. Groups of fewer than 10 runs or 3 models, or without a dense model, get none and lean on a
 relative.
 
     python scripts/fit_in_step.py            # prints the table and writes parlay/rates/in_step.json
@@ -39,6 +40,7 @@ from parlay.validation.runs import packaged_runs
 from parlay.validation.statistics import errors_of
 
 LEAST_RUNS, LEAST_MODELS = 10, 3
+LEAST_DENSE = 2  # models, where all are dense
 FACTORS = np.linspace(0.5, 1.0, 11)  # at which every run is priced; between two of them a step is as good as linear
 MOST_ERROR = 0.15  # a group that one factor leaves further off misses something else, so its factor would hide that
 FOLDS = 5
@@ -83,22 +85,37 @@ def priced_runs() -> Groups:
 
 
 def fit(runs: list[Priced]) -> tuple[float, float, float]:
-    """Return (factor, median signed error without it, median absolute error with it)."""
+    """Return (factor, median signed error without it, median absolute error with it).
+
+    Beside runs of experts every model counts once, by its median: many runs of one tell of one dispatch.
+    """
     errors = np.array([run.errors for run in runs])
-    medians = np.median(errors, axis=0)  # they fall as the factor rises
+    if all(run.dense for run in runs):
+        medians = np.median(errors, axis=0)  # they fall as the factor rises
+    else:
+        names = np.array([run.case.model.id for run in runs])
+        medians = np.median([np.median(errors[names == name], axis=0) for name in dict.fromkeys(names)], axis=0)
     before = float(medians[-1])
     factor = 1.0 if before >= 0 else round(float(np.interp(0.0, medians[::-1], FACTORS[::-1])), 3)
     after = np.median(np.abs([np.interp(factor, FACTORS, one) for one in errors]))
     return factor, before, float(after)
 
 
+def models_of(runs: list[Priced]) -> int:
+    """Return how many models the runs train."""
+    return len({run.case.model.id for run in runs})
+
+
 def fit_all(groups: Groups, *, say: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, dict[str, float]]]:
     """Return the factors of all groups that have enough runs, with what they rest on."""
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for (family, width), runs in groups.items():
-        models = len({run.case.model.id for run in runs})
+    for (family, width), every in groups.items():
+        dense = [run for run in every if run.dense]
+        enough = len(dense) >= LEAST_RUNS and models_of(dense) >= LEAST_DENSE
+        runs = dense if enough else every
+        models = models_of(runs)
         head = f"{family:12s} {width:5s} {len(runs):4d} runs of {models} models: "
-        if len(runs) < LEAST_RUNS or models < LEAST_MODELS:
+        if not enough and (len(runs) < LEAST_RUNS or models < LEAST_MODELS):
             say(head + "too few")
             continue
         if not any(run.dense for run in runs):

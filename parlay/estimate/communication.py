@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import RECIPES
-from parlay.estimate.operators import routed_rows
+from parlay.estimate.operators import permutations, permutes_beside, routed_rows
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
 from parlay.layouts.adapters import Linear, adapted
 from parlay.layouts.vocabulary import CP_KINDS
@@ -100,6 +100,7 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     Forward, with sequence parallelism: all-gather before `up`, reduce-scatter after `down`; without: one all-reduce.
     Backward: the all-gather of the output's gradient is exposed; the input's second all-gather runs beside the
     dgrad of `up`, its reduce-scatter beside the wgrad (asynchronous in Megatron since sequence parallelism exists).
+    torchtitan's DTensors hide none of them (`_redistributed`).
     """
     s = p.shard
     gather, scatter, reduce = p.across_tensor
@@ -107,11 +108,14 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     forward_sp = gather.seconds + scatter.seconds
     backward_sp = gather.seconds + np.maximum(0.0, gather.seconds - up.dgrad) + np.maximum(0.0, scatter.seconds - up.wgrad)
     whole_sp = forward_sp + 2 * gather.seconds + scatter.seconds
+    lost_sp = p.lost_s(gather.seconds, up.dgrad) + p.lost_s(scatter.seconds, up.wgrad)
+    if p.workload.framework == "torchtitan" and not p.workload.shards_in_place:
+        forward_sp, backward_sp, lost_sp = _redistributed(p, gather.seconds, scatter.seconds)
+        whole_sp = forward_sp + backward_sp
     forward = np.where(s.sp, forward_sp, reduce.seconds)
     beside = up.wgrad if p.traits.async_reduce else np.zeros_like(up.wgrad)
     backward = np.where(s.sp, backward_sp, np.maximum(0.0, reduce.seconds - beside))
     whole = np.where(s.sp, whole_sp, 2 * reduce.seconds)
-    lost_sp = p.lost_s(gather.seconds, up.dgrad) + p.lost_s(scatter.seconds, up.wgrad)
     lost_b = np.where(s.sp, lost_sp, p.lost_s(reduce.seconds, beside))
     # With userbuffers each collective is cut in pieces that run beside its GEMM; one piece stays in front of it.
     beside_f, beside_b = (x * (1 - 1 / TP_OVERLAP_CHUNKS) for x in (forward, backward))
@@ -129,6 +133,22 @@ def _tensor(p: Pricer, name: str, up: Operator, down: Operator, modules: frozens
     )  # fmt: skip
 
 
+def _redistributed(p: Pricer, gather: Array, scatter: Array) -> tuple[Array, Array, Array]:
+    """Return the seconds of DTensor's collectives around two products with sequence parallelism, forward and backward, and none lost.
+
+    The input is gathered and the output scattered where they are used, and the gradients the other way round, each waited for at
+    once. Both lie along the second dimension, so what was gathered is concatenated and what will be scattered is cut into a copy:
+    read and written once more (torch/distributed/_functional_collectives.py: all_gather_tensor, reduce_scatter_tensor). Gathered
+    inputs are kept, but gathered again where torchtitan's selective checkpoints keep scattered outputs alone
+    (distributed/activation_checkpoint.py). Async TP pipelines the collectives with their products and needs no copies.
+    """
+    s = p.shard
+    copy = np.where(s.tp_overlap, 0.0, p.rates.stream(2 * ELEMENT * s.tokens * p.model.hidden, "copy").seconds)
+    again = s.recomputes(frozenset({"selective_ops"})) & ~s.recomputes(frozenset())
+    forward = gather + scatter + 2 * copy
+    return forward, forward + np.where(again, gather + copy, 0.0), np.zeros_like(forward)
+
+
 def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfer]:
     """Return dispatch and combine (all-to-all), the expert tensor-parallel gather, and the shared experts' TP pair."""
     s = p.shard
@@ -142,6 +162,9 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
         sent = RECIPES[p.workload.precision].activation_bytes if p.workload.dispatches_fp8 else ELEMENT
         there, back = (np.where(on, _node_deduplicated(p, m, width * each), 0.0) for each in (sent, ELEMENT))
     forward, backward = there + back, there + back
+    for moved in permutations(p, m):
+        forward = forward + np.where(permutes_beside(p), moved.forward, 0.0)
+        backward = backward + np.where(permutes_beside(p), moved.dgrad, 0.0)
     # 1F1B overlap of one micro-batch's all-to-all with another's compute hides it behind attention and experts.
     beside = sum((o.forward + o.dgrad + o.wgrad for o in by_name.values()), start=np.zeros_like(there))
     left = np.maximum(0.0, forward + backward - beside)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.communication import Message, Transfer, layer_transfers
-from parlay.estimate.operators import embedding_operators, head_operators, layer_operators
+from parlay.estimate.operators import embedding_operators, head_operators, layer_operators, without_permutations
 from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import weakest
@@ -72,6 +72,7 @@ def layer_costs(p: Pricer) -> dict[str, Cost]:
         operators = layer_operators(dataclasses.replace(own, shard=shard), kind)
         if shard is not p.shard:
             operators = [o.take(row_of) for o in operators]
+        operators = without_permutations(own, operators)
         found[name] = _cost(own, operators, layer_transfers(own, kind, operators))
     return found
 

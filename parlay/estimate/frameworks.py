@@ -470,10 +470,10 @@ def _gradient_copies(who: Framework, grad: StateDtype, master: StateDtype, momen
     distrib_optimizer.py:2784-2792: `.float()` copies bf16 shards; the precision-aware optimizer reads them as they are. Megatron-FSDP
     converts them to the main weights' format as well (megatron_fsdp/param_and_grad_buffer.py, update_main_grads).
     """
-    return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not _precision_aware(master, moment) else 0.0
+    return 4.0 if who == "megatron-core" and BYTES[grad] < 4 and not precision_aware(master, moment) else 0.0
 
 
-def _precision_aware(master: StateDtype, moment: StateDtype) -> bool:
+def precision_aware(master: StateDtype, moment: StateDtype) -> bool:
     """Return whether Megatron's optimizer reads gradients and writes weights in formats of its own, within its kernel."""
     return master != "fp32" or moment != "fp32"
 

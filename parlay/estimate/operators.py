@@ -40,6 +40,7 @@ PLAIN_OPERATOR = 0.1
 # Share of a product's FLOP/s that chunked scans reach: Triton kernels with fp32 states, five passes. The seven Nemotron-H runs
 # on H100 leave about 3 ms a Mamba layer of 8,192 tokens for the scan, 25 times what its FLOPs take as plain products.
 SCAN_SHARE = 0.04
+PERMUTATIONS = ("permute", "unpermute")  # names of the operators
 ATTENTION_TILE = 128  # queries that a block of flash attention works on at once (FlashAttention-2 and 3, cuDNN: 64 to 192)
 
 
@@ -255,16 +256,8 @@ def _recurrent(p: Pricer, m: Mamba2 | Mamba1 | GatedDelta) -> list[Operator]:
         *p.casts("mixer input", n * h, gradient=n * wide / s.tp),
         *linear(p, "mixer input projection", group, n, wide / s.tp, h, at="qkv"),
         p.stream("convolution", 2 * ELEMENT * n * conv / s.tp, "activation"),
-        Operator(
-            "scan",
-            "attention core",
-            scan.seconds,
-            2 * scan.seconds,
-            0 * scan.seconds,
-            frozenset({"core_attention"}),
-            5.0,
-            scan.source,
-        ),
+        # Recomputing the attention core leaves it alone (Megatron-LM transformer/attention.py has it, ssm/mamba_mixer.py has not).
+        Operator("scan", "attention core", scan.seconds, 2 * scan.seconds, 0 * scan.seconds, frozenset(), 5.0, scan.source),
         p.stream("gated norm", 3 * ELEMENT * n * inner / s.tp, "norm"),
         *linear(p, "mixer output projection", group, n, h, inner / s.tp, at="out"),
     ]
@@ -300,6 +293,39 @@ def routed_rows(p: Pricer, m: MoeMlp) -> Array:
     return np.asarray(held * load)
 
 
+def permutations(p: Pricer, m: MoeMlp) -> tuple[Operator, Operator]:
+    """Return the permutations of tokens to experts and back.
+
+    Each reads every token once and writes its K copies, or the other way round; the all-to-all dispatcher also sorts what arrived by
+    expert (one more read and write), which a fused dispatcher's kernel leaves in place.
+    """
+    row = routed_rows(p, m) / p.shard.etp * float(m.latent_width or p.model.hidden)
+    passes = 1 + 1 / m.top_k + (0.0 if p.workload.dispatcher in ("deepep", "hybridep") else 2.0)
+    there = p.stream(PERMUTATIONS[0], 4 * ELEMENT * row, "permute", ("moe",), backward=1.0, group="experts")
+    back = p.stream(PERMUTATIONS[1], passes * ELEMENT * row, "permute", ("moe",), backward=1.0, group="experts")
+    return there, back
+
+
+def without_permutations(p: Pricer, operators: list[Operator]) -> list[Operator]:
+    """Return a layer's operators where permutations that run with their transfer, beside other compute, take none of their own."""
+    beside = permutes_beside(p)
+    if not beside.any():
+        return operators
+    here = np.where(beside, 0.0, 1.0)
+    return [
+        dataclasses.replace(o, forward=here * o.forward, dgrad=here * o.dgrad) if o.name in PERMUTATIONS else o for o in operators
+    ]
+
+
+def permutes_beside(p: Pricer) -> NDArray[np.bool_]:
+    """Return where permutations run with their transfer beside another micro-batch's compute, by row.
+
+    HybridEP's dispatch and combine permute themselves (Megatron-LM core/transformer/moe/fused_a2a.py: dispatch_with_permute,
+    combine_with_unpermute), so on the stream that the 1F1B overlap gives them.
+    """
+    return np.asarray(p.shard.ep_overlap & (p.workload.dispatcher == "hybridep"))
+
+
 def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     s, h, n = p.shard, float(p.model.hidden), p.shard.local_tokens
     rows, held = routed_rows(p, m), m.experts / s.ep
@@ -317,35 +343,26 @@ def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:
     # Fused dispatchers permute inside their own kernels. The all-to-all one waits for the router's counts on the host
     # (token_dispatcher.py:425-440), which drains the queue of launched kernels once a layer.
     calls = 1.0 if flex else 4.0
-    # A permutation reads each token once and writes its K copies; the all-to-all dispatcher also sorts what arrived by
-    # expert (one more read and write), which a fused dispatcher's kernel leaves in place.
-    passes = 1 + 1 / m.top_k + (0.0 if flex else 2.0)
-    moved = passes * ELEMENT * rows / s.etp * inner
+    permute, unpermute = permutations(p, m)
     wait = (
         0.0
         if p.workload.dispatcher in ("hybridep", "allgather") or p.workload.moe_capacity_factor is not None
         else HOST_WAIT_OPERATORS
     )
+    # What the fused kernels do not move: the activation's input and output, its output's casts and its gradient's.
+    apart = 0.0 if p.traits.fused_experts else 1.0
     found += [
-        p.stream(
-            "permute",
-            4 * ELEMENT * rows / s.etp * inner,
-            "permute",
-            moe,
-            backward=1.0,
-            group="experts",
-            launches=calls,
-            waits=wait,
-        ),
-        *p.casts("expert input", rows * inner, moe, gradient=rows * branches * width),
+        dataclasses.replace(permute, launches=calls, waits=wait),
+        *p.casts("expert input", rows * inner, moe, gradient=apart * rows * branches * width),
         p.grouped("expert up-projection", rows, held, branches * width, inner, moe),
         p.stream(
-            "expert activation", ELEMENT * rows * width * (branches + 1), "activation", ("moe", "mlp_activation"), group="experts"
+            "expert activation", apart * ELEMENT * rows * width * (branches + 1), "activation", ("moe", "mlp_activation"),
+            group="experts",
         ),
-        *p.casts("expert hidden", rows * width, moe, gradient=rows * inner),
+        *p.casts("expert hidden", apart * rows * width, moe, gradient=rows * inner),
         p.grouped("expert down-projection", rows, held, inner, width, moe),
-        p.stream("unpermute", moved, "permute", moe, backward=1.0, group="experts", launches=calls),
-    ]
+        dataclasses.replace(unpermute, launches=calls),
+    ]  # fmt: skip
     if m.bias:
         found.append(_expert_biases(p, rows, held, inner, branches * width))
     if m.latent_width:
@@ -365,7 +382,7 @@ def _expert_biases(p: Pricer, rows: Array, held: Array, out: float, hidden: Arra
     factors' gradients (12 each) and concatenates (4) (TEGroupedMLP._apply_bias, moe/experts.py). Elsewhere it is one
     addition (2 read, 2 written) and a sum.
     """
-    scaled = p.workload.framework == "megatron-core"
+    scaled = p.workload.framework == "megatron-core" and not p.traits.fused_experts
     kind: Stream = "residual"
     forward = p.rates.stream(rows * out * (28.0 if scaled else 4.0), kind)
     backward = p.rates.stream(rows * out * (40.0 if scaled else 2.0) + ELEMENT * rows * hidden, kind)

@@ -241,7 +241,7 @@ def _end_on_host(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> Array:
     tensors: Array = outside * (1.0 * stages.embedding + 2.0 * stages.head)  # tables and the final norm
     for kind, count in stages.layers.items():
         tensors = tensors + count * blocks[f"layer:{kind}"].tensors[row_of][:, None]
-    return np.asarray((fixed + tensors.max(axis=1)) * p.traits.host_operator_s)
+    return np.asarray((fixed + p.traits.tensor_operators * tensors.max(axis=1)) * p.traits.host_operator_s)
 
 
 def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, str, Array, Array]:

@@ -10,7 +10,7 @@ import dataclasses
 from typing import Literal
 
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import RECIPES, capability_of, resolve
+from parlay.estimate.frameworks import RECIPES, capability_of, precision_aware, resolve
 from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
@@ -71,6 +71,10 @@ GRACE_FACTOR = 1.8
 # leave 8 to 13 ms a step with some 27 tensors on a rank and 25 to 45 ms with some 190 to 290 of experts. Frameworks whose optimizer
 # keeps flat tensors or runs one kernel for all of them have none.
 STEP_OPERATORS = {"megatron-core": 50.0, "hai-llm": 50.0}
+# Of the operator a tensor, where the optimizer's own kernel reads gradients and writes weights in their formats: the loop that copies
+# weights back returns at once, that over gradients hands views over instead of converting them, that of the norm stays (the same
+# file, use_precision_aware_optimizer).
+AWARE_TENSOR = 0.5
 # Bytes/s of one rank's pipeline send under nanotron, to a rank of its scale-up domain and of another. Its engine moves one tensor
 # at a time: two messages of sizes, which the host waits for, then the tensor in an unbatched send; a stage receives an activation
 # before it sends a gradient (parallel/pipeline_parallel/p2p.py and state.py). Its pipelines on 8 and 16 H100 leave time in
@@ -97,7 +101,9 @@ class Traits:
 
     host_operator_s: float = 0.0
     step_operators: float | None = None  # at the end of a step beside one a parameter tensor; None: none of either
+    tensor_operators: float = 1.0  # and of that one
     fused_groups: bool = True  # experts in one grouped kernel; Transformer Engine launches one a group on several streams
+    fused_experts: bool = False  # and with their activation, its casts and biases inside the products' kernels
 
     norm: float = 1.0
     rope: float = 1.0
@@ -145,7 +151,11 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     return Traits(
         host_operator_s=HOST_OPERATOR_S[workload.framework] * _host_factor(device),
         step_operators=STEP_OPERATORS.get(workload.framework),
-        fused_groups=workload.framework != "megatron-core",
+        tensor_operators=AWARE_TENSOR
+        if precision_aware(workload.master_dtype or "fp32", workload.moment_dtype or "fp32")
+        else 1.0,
+        fused_groups=workload.framework != "megatron-core" or _fused_experts(workload, device),
+        fused_experts=_fused_experts(workload, device),
         norm=EAGER_NORM if eager else 1.0,
         rope=EAGER_ROPE if eager else 1.0,
         activation=EAGER_ACTIVATION if eager else 1.0,
@@ -162,6 +172,19 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         table_added=settings.wire_bytes + adds,
         early_stop=_early_stop(workload),
     )
+
+
+def _fused_experts(workload: Workload, device: Device) -> bool:
+    """Return whether an expert layer runs in Transformer Engine's fused grouped kernels.
+
+    A whole iteration that is captured with dropless routing must learn the rows of its experts on the device. Megatron-core has that
+    with HybridEP, a paged stash and Transformer Engine's op fuser, and refuses every other combination (core/transformer/moe/
+    token_dispatcher.py, experts.py); its kernel multiplies, activates and casts at once (TransformerEngine pytorch/ops/fused/
+    grouped_mlp.py: block scales, compute capability 10).
+    """
+    captured = bool(workload.cuda_graphs) and workload.moe_capacity_factor is None and workload.dispatcher == "hybridep"
+    block_scaled = workload.precision in ("mxfp8", "nvfp4") and 10.0 <= capability_of(device) < 11.0
+    return workload.framework == "megatron-core" and captured and block_scaled
 
 
 def _wide_products(workload: Workload, device: Device) -> str:

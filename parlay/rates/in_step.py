@@ -1,7 +1,7 @@
 """How much slower matrix products run inside a training step than alone: one factor a device and width of number.
 
-The factors are fitted once, over all packaged runs of a device, by scripts/fit_in_step.py; a device without enough runs
-takes the factor of its architecture's nearest relative, or 1.
+The factors are fitted once, over the packaged runs of a device, by scripts/fit_in_step.py; a device without enough runs
+takes the factor of its architecture's nearest relative, or of that one's, or 1.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ def factor_of(device: str, dtype: str, factors: Factors | None = None) -> float:
     """Return the factor on FLOP/s of one device and dtype; `factors` replaces the shipped ones."""
     table = shipped() if factors is None else factors
     family, width = family_of(device), width_of(dtype)
-    for name in (family, RELATIVES.get(family, family)):
-        if width in table.get(name, {}):
-            return table[name][width]
+    asked: set[str] = set()
+    while family not in asked:  # a relative may lean on its own
+        if width in table.get(family, {}):
+            return table[family][width]
+        asked.add(family)
+        family = RELATIVES.get(family, family)
     return 1.0
 
 

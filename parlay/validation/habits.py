@@ -33,6 +33,7 @@ class Habit:
     bf16_gradient: StateDtype | None = None  # with bf16 weights, where it differs
     by_cost: bool = False  # layers are dealt out to pipeline stages by their cost
     pure: bool = False  # with bf16 weights nothing is kept in fp32
+    nvidia_torch: bool = False  # runs in NVIDIA's containers, whose PyTorch comes with a current cuDNN
     remainder: bool = False  # with bf16 weights the fp32 main copy is held as its 16-bit remainder, see keeps_remainder
     said: str = ""
 
@@ -41,7 +42,7 @@ HABITS: tuple[Habit, ...] = (
     # Sources: run-settings notes of each framework (recipes and scripts at the named revisions), read 2026-11-29.
     # Undated: its skills, measured in July and August 2026 (pull requests 5094 and 5570) on main, which had the stack of release 26.06
     Habit(r"megatron-bridge", "megatron-core", "2026-06-30", 1, "bf16", "te", True, remainder=True),
-    Habit(r"automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", compiled=True, cp_kind="allgather",
+    Habit(r"automodel", "torchtitan", "2026-02-28", 3, "fp32", "unfused", compiled=True, cp_kind="allgather", nvidia_torch=True,
           said="NeMo Automodel: FSDP2 with Transformer Engine layers, their fused kernels counted as compiled ones"),
     Habit(r"nemo", "megatron-core", "2025-06-30", 1, "bf16", "te", True),
     # argparse defaults of 2021 and 2022: fp16 gradients in contiguous buffers reduced after the last backward, softmax fused
@@ -101,6 +102,16 @@ BF16_LAYERS = {("megatron-bridge", "nemotron-3-super-120b-a12b", "nvfp4"): 14}
 # Moonlight's six runs would hold 15 % less than they printed, and what else these hold is not known.
 FLAT_RECIPES_SINCE = "2026-06-24"
 PRECISION_AWARE = ("moonlight-16b-a3b", "deepseek-v3", "nemotron-3-ultra-550b-a55b")
+
+# Transformer Engine's fused attention trains heads of 192 (queries, keys) and 128 (values) on Blackwell from cuDNN 9.11 on
+# (common/fused_attn/fused_attn.cpp), which NVIDIA's containers have since 25.07, and FlashAttention 2 has no such heads: before, scores
+# were materialised (TransformerEngine issue 2285: no other kernel is left with cuDNN 9.10).
+LATENT_BLACKWELL_SINCE = "2025-07-01"
+
+# PyTorch prefers cuDNN's attention on Hopper and Blackwell from 2.9 on (pull request 162073), where it was built with cuDNN 9.15 or later
+# (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, check_prefer_cudnn_attention): NVIDIA's containers are since the end of 2025,
+# PyTorch's own wheels since 2.11 (parlay.estimate.traits.SDPA_TUNED_SINCE).
+CUDNN_SDPA_SINCE = "2025-12-01"
 
 # Rank and modules of LoRA by framework: Megatron-Bridge's and NeMo's performance recipes adapt linear_qkv alone (perf_recipes/llama;
 # NeMo scripts/performance/llm/finetune_llama3_70b.py), of rank 16 in Bridge's llama3_70b_peft_config; NeMo Automodel's benchmarks

@@ -19,7 +19,19 @@ from parlay.specfile import validate
 from parlay.validation import settings as words
 from parlay.validation.architectures import architecture
 from parlay.validation.clusters import cluster_of
-from parlay.validation.habits import BF16_LAYERS, EVERY, KNOWN, LORA, SQUAD_TOKENS, Habit, era_of, habit_of, keeps_remainder
+from parlay.validation.habits import (
+    BF16_LAYERS,
+    CUDNN_SDPA_SINCE,
+    EVERY,
+    KNOWN,
+    LATENT_BLACKWELL_SINCE,
+    LORA,
+    SQUAD_TOKENS,
+    Habit,
+    era_of,
+    habit_of,
+    keeps_remainder,
+)
 from parlay.validation.runs import NUMBER, Run, number_of
 
 EXPERT_FOLDING_SINCE = "2025-01-01"  # before, Megatron's experts were split by tp as everything else (core 0.9)
@@ -97,7 +109,7 @@ def _map(run: Run) -> Case:
     degrees = _degrees(run, date, bool(model.kinds), said)
     micro, batch, scale = _batch(run, degrees, said)
     layout = _layout(run, habit, model, degrees, micro, said)
-    workload, model = _workload(run, habit, model, date, batch, said)
+    workload, model = _workload(run, habit, model, cluster, date, batch, said)
     return Case(run, model, cluster, workload, layout, tuple(said), scale)
 
 
@@ -272,7 +284,9 @@ def _schedule(run: Run) -> str | None:
     return next((name for pattern, name in SCHEDULES_NAMED if re.search(f"{DENIED}(?:{pattern}){DENIED_AFTER}", note)), None)
 
 
-def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, said: list[str]) -> tuple[Workload, ModelSpec]:
+def _workload(
+    run: Run, habit: Habit, model: ModelSpec, cluster: Cluster, date: str, batch: int, said: list[str]
+) -> tuple[Workload, ModelSpec]:  # fmt: skip
     precision = words.precision_of(run.precision)
     if precision is None:
         raise _Refused(f"the precision '{run.precision[:40]}' is not known" if run.precision else "the precision is not printed")
@@ -300,7 +314,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "global_batch": batch,
         "precision": precision,
         "framework": habit.framework,
-        "flash_attention": habit.flash and "unfused" not in run.setting("attention_backend"),
+        "flash_attention": habit.flash and _has_kernel(run, model, cluster, date, said),
         "gradient_dtype": gradient,
         "master_dtype": master,
         "moment_dtype": moment,
@@ -318,7 +332,7 @@ def _workload(run: Run, habit: Habit, model: ModelSpec, date: str, batch: int, s
         "cuda_graph_modules": modules,
         "moe_dispatcher": words.dispatcher_of(run.setting("moe_dispatcher")),
         "moe_grouped": False if "grouped gemm off" in run.setting("note").lower() else None,
-        "attention_kernel": words.attention_kernel_of(run.setting("attention_backend")) or _kernel_in_notes(run),
+        "attention_kernel": _attention_kernel(run, habit, date),
         "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
         "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
         "loss_compiled": False if "not compiled" in run.setting("loss_fusion").lower() else None,
@@ -357,6 +371,26 @@ def _bf16_layers(run: Run, model: ModelSpec, precision: str, said: list[str]) ->
     if kept:
         said.append(f"the last {kept} layers keep bf16 products (the recipe's default)")
     return {"bf16_layers": kept, "bf16_layers_at_start": 0} if kept else {}
+
+
+def _attention_kernel(run: Run, habit: Habit, date: str) -> str | None:
+    """Return the attention kernel that the source names; PyTorch's own choice is cuDNN's where its build prefers that."""
+    backend = run.setting("attention_backend")
+    if habit.nvidia_torch and date >= CUDNN_SDPA_SINCE and (not backend or "sdpa" in backend.lower()):
+        return "cudnn"
+    return words.attention_kernel_of(backend) or _kernel_in_notes(run)
+
+
+def _has_kernel(run: Run, model: ModelSpec, cluster: Cluster, date: str, said: list[str]) -> bool:
+    """Return whether a fused attention kernel runs: not where the source says so, nor before there was one for the model's heads."""
+    if "unfused" in run.setting("attention_backend"):
+        return False
+    latent = any(kind.mixer.kind == "mla" for kind in model.kinds.values())
+    named = re.search("cudnn|fused|flash", run.setting("attention_backend").lower())
+    if latent and not named and date < LATENT_BLACKWELL_SINCE and cluster.device.architecture.startswith("blackwell"):
+        said.append("latent attention not fused: Transformer Engine had no kernel for its backward on Blackwell")
+        return False
+    return True
 
 
 def _kernel_in_notes(run: Run) -> str | None:

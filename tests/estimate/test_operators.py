@@ -16,8 +16,9 @@ from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import CP_KINDS, RECOMPUTE
 from parlay.layouts.workload import Workload
-from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
+from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, Mamba2, ModelSpec, MoeMlp, Run
 from parlay.rates.choose import rates_for
+from parlay.rates.interface import Group
 
 spec = importlib.util.spec_from_file_location("counting", Path(__file__).with_name("counting.py"))
 counting = importlib.util.module_from_spec(spec)
@@ -222,6 +223,105 @@ def test_expert_biases_move_what_their_kernels_read_and_write():
     assert float(megatron["expert biases"].dgrad[0]) == pytest.approx(seconds(40 * rows * h + 2 * rows * f), rel=1e-9)
     assert float(titan["expert biases"].forward[0]) == pytest.approx(seconds(4 * rows * h), rel=1e-9)
     assert "expert biases" not in operators_of(mixture(), Workload(seq_len=SEQ), dp=8)[1]
+
+
+CAPTURED = {"cuda_graphs": True, "moe_dispatcher": "hybridep", "precision": "mxfp8", "seq_len": SEQ, "global_batch": 64}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "change", "fused"),
+    [
+        ("gb200-nvl72", {}, True),
+        ("dgx-b300", {"precision": "nvfp4"}, True),
+        ("dgx-b300", {"precision": "bf16"}, False),  # the kernel multiplies blocks of narrow numbers
+        ("dgx-h100", {"precision": "fp8"}, False),
+        ("gb200-nvl72", {"cuda_graphs": False}, False),
+        ("gb200-nvl72", {"moe_dispatcher": "alltoall"}, False),
+        ("gb200-nvl72", {"moe_capacity_factor": 1.0}, False),  # rows are known beforehand, so nothing asks for it
+        ("gb200-nvl72", {"framework": "torchtitan"}, False),
+    ],
+)
+def test_a_captured_iteration_without_drops_runs_fused_expert_kernels(cluster, change, fused):
+    assert traits_of(Workload(**{**CAPTURED, **change}), load_cluster(cluster).device).fused_experts is fused
+
+
+def test_fused_expert_kernels_move_no_activation_and_cast_neither_hidden_rows_nor_their_gradients():
+    """What is left: the input's cast (2 read, 1 + 1 written of the rows by h) and, backward, that of the output's gradient."""
+    _, operators = operators_of(mixture(64, 8), Workload(**CAPTURED), "gb200-nvl72", dp=8, ep=8)
+    pricer, apart = operators_of(mixture(64, 8), Workload(**{**CAPTURED, "cuda_graphs": False}), "gb200-nvl72", dp=8, ep=8)
+    rows, h, f = SEQ * 8, 4096, 14336
+    seconds = lambda nbytes: float(pricer.rates.stream(float(nbytes), "cast").seconds)  # noqa: E731
+
+    def of(table, name):
+        return float(table[name].forward[0]), float(table[name].dgrad[0])
+
+    assert of(operators, "expert activation") == (0.0, 0.0)
+    assert of(operators, "expert input quantisation") == pytest.approx((seconds(4 * rows * h), 0.0), rel=1e-9)
+    assert of(operators, "expert hidden quantisation") == pytest.approx((0.0, seconds(4 * rows * h)), rel=1e-9)
+    assert of(apart, "expert input quantisation") == pytest.approx((seconds(4 * rows * h), seconds(8 * rows * f)), rel=1e-9)
+    assert of(apart, "expert hidden quantisation") == pytest.approx((seconds(4 * rows * f), seconds(4 * rows * h)), rel=1e-9)
+
+
+def test_fused_expert_kernels_add_biases_themselves():
+    """As elsewhere than in Megatron-core's loop over experts: one addition (4 bytes), and a sum backward."""
+    pricer, operators = operators_of(biased(), Workload(**CAPTURED), "gb200-nvl72", dp=8)
+    assert float(operators["expert biases"].forward[0]) == pytest.approx(
+        float(pricer.rates.stream(4.0 * SEQ * 2 * 4096, "residual").seconds), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(("dispatcher", "with_it"), [("hybridep", True), ("deepep", False), ("alltoall", False)])
+def test_permutations_run_with_the_transfer_that_holds_them(dispatcher, with_it):
+    """HybridEP permutes in its dispatch and combine: overlapped, both are beside the compute, and not in it."""
+    model, work = mixture(64, 8), Workload(seq_len=SEQ, global_batch=64, moe_dispatcher=dispatcher)
+    both, _ = operators_of(model, work, dp=8, ep=8, ep_overlap=[False, True])
+    alone, overlapped = (operators_of(model, work, dp=8, ep=8, ep_overlap=flag) for flag in (False, True))
+    moved = sum(float(alone[1][name].forward[0] + alone[1][name].dgrad[0]) for name in ("permute", "unpermute"))
+    found = [layer_costs(pricer)["a"] for pricer in (alone[0], overlapped[0])]
+    busy = [float(c.forward["experts"][0] + c.backward["experts"][0]) for c in found]
+    sent = [float((c.exposed_forward["ep"] + c.exposed_backward["ep"] + c.hidden["ep"])[0]) for c in found]
+    assert busy[0] - busy[1] == pytest.approx(moved if with_it else 0.0, rel=1e-9, abs=1e-12)
+    assert sent[1] - sent[0] == pytest.approx(moved if with_it else 0.0, rel=1e-9, abs=1e-12)
+    together = layer_costs(both)["a"]
+    assert [float(x) for x in together.forward_s] == pytest.approx([float(c.forward_s[0]) for c in found], rel=1e-12)
+
+
+def test_dtensors_wait_for_every_collective_and_copy_what_they_cut():
+    """torchtitan: gather, scatter and a read and a write of the whole for each, both ways; gathered again under selective checkpoints."""
+    work = Workload(seq_len=SEQ, global_batch=64, framework="torchtitan")
+    rates, nbytes = rates_for(load_cluster("dgx-h100")), 2 * SEQ * 8192
+
+    def transfer(workload=work, **layout):
+        pricer, operators = operators_of(dense(), workload, tp=8, sp=True, **layout)
+        found = next(
+            t for t in layer_transfers(pricer, dense().kinds["a"], list(operators.values())) if t.name == "mlp tensor parallel"
+        )
+        return tuple(float(np.asarray(x)[0]) for x in (found.forward, found.backward, found.hidden))
+
+    gather = float(rates.collective("all_gather", nbytes, Group(8.0, 8.0)).seconds)
+    scatter = float(rates.collective("reduce_scatter", nbytes, Group(8.0, 8.0)).seconds)
+    copy = float(rates.stream(2.0 * nbytes, "copy").seconds)
+    each = gather + scatter + 2 * copy
+    assert transfer() == pytest.approx((each, each, 0.0), rel=1e-9)
+    selective = 1 << RECOMPUTE.index("selective_ops")
+    assert transfer(recompute=selective) == pytest.approx((each, each + gather + copy, 0.0), rel=1e-9)
+    assert transfer(recompute=FULL) == pytest.approx((each, each, 0.0), rel=1e-9)  # its second forward gathers by itself
+    fused = transfer(tp_overlap=True)
+    assert sum(fused) == pytest.approx(2 * (gather + scatter), rel=1e-9)  # async TP moves the same without the copies
+    xla = transfer(work.model_copy(update={"shards_in_place": True}))
+    assert xla == transfer(Workload(seq_len=SEQ, global_batch=64))  # XLA hides what Megatron hides
+
+
+def test_a_scan_is_no_attention_core_to_recompute():
+    model = ModelSpec(
+        id="s", name="s", hidden=4096, vocab=32000, layers=(Run(kinds=("a",), count=2),),
+        kinds={"a": LayerKind(mixer=Mamba2(heads=64, head_dim=64, groups=8, state=128), mlp=DenseMlp(width=8192))},
+    )  # fmt: skip
+    core, full = (1 << RECOMPUTE.index(name) for name in ("core_attention", "full"))
+    pricer, operators = operators_of(model, Workload(seq_len=SEQ, global_batch=64), dp=8, recompute=[0, core, full])
+    again = layer_costs(pricer)["a"].recompute
+    assert list(again[:2]) == [0.0, 0.0]
+    assert float(again[2]) > float(operators["scan"].forward.min()) > 0
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,9 @@ def test_the_end_of_a_step_costs_the_host_an_operator_a_tensor():
     assert term(time, "step.host") == time.end[0]
     (titan,) = timed(EQUAL, {"pp": 1}, global_batch=8, framework="torchtitan")
     assert titan.end[0] == 0.0
+    for state in ({"master_dtype": "fp16"}, {"moment_dtype": "bf16"}):  # the optimizer's kernel reads and writes these itself
+        (aware,) = timed(EQUAL, {"pp": 1}, global_batch=8, **state)
+        assert aware.end[0] == pytest.approx((STEP_OPERATORS["megatron-core"] + tensors / 2) * each, rel=1e-9)
     wide, narrow = timed(load_model("mixtral-8x7b"), {"dp": 8}, {"dp": 8, "ep": 8}, global_batch=8)
     assert wide.end[0] - narrow.end[0] == pytest.approx(
         32 * 2 * (8 - 1) * each, rel=1e-9

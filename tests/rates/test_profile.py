@@ -13,6 +13,7 @@ from parlay.layouts.layout import Layout
 from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.rates.choose import rates_for
+from parlay.rates.in_step import factor_of
 from parlay.rates.interface import Group
 from parlay.rates.profile import FOLDER, KNOWN, clock_factor, further_rows, load_profile, profile_of, profile_rates
 
@@ -361,6 +362,13 @@ def test_attention_runs_backward_at_its_architecture_s_share_of_the_forward_rate
     rates = rates_of(device)
     seconds = [float(rates.attention(32768, 32768, 64, 64, 128, 128, score_share=0.5, backward=b).seconds) for b in (False, True)]
     assert 2.5 * seconds[0] / seconds[1] == pytest.approx(share, rel=0.03)
+
+
+def test_a_device_without_a_factor_leans_on_its_relative_and_on_that_one_s():
+    factors = {"gb200": {"fp4": 0.8, "half": 0.7}, "b200": {"half": 0.9}}
+    assert [factor_of(device, "fp4", factors) for device in ("gb200", "b200", "b300", "gb300")] == [0.8, 0.8, 0.8, 0.8]
+    assert [factor_of(device, "bf16", factors) for device in ("gb200", "b200", "b300", "gb300")] == [0.7, 0.9, 0.9, 0.7]
+    assert factor_of("b300", "fp8", factors) == factor_of("h100-sxm", "bf16", factors) == 1.0  # nobody has one
 
 
 def test_a_cooler_relative_clocks_attention_down_as_it_does_products():

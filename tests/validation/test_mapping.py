@@ -108,9 +108,15 @@ BY_HAND = {
         "dgx-h100", "llama-3-70b", {"tp": 2, "dp": 4, "recompute": ("full",)},
         {"lora_rank": 16, "lora_modules": ("qkv", "out", "up", "down"), "document_len": None},
     ),
+    "automodel-010": ("dgx-h100", "llama-3-70b", {"cp": 2, "dp": 32}, {"attention_kernel": "cudnn"}),  # PyTorch's own choice there
+    "automodel-008": ("dgx-h100", "gpt-oss-20b", {"dp": 8, "ep": 1}, {"attention_kernel": None}),  # FlexAttention
     "dgxc-sft70b-001": ("dgx-h100", "llama-3-70b", {"tp": 4, "pp": 4}, {"lora_rank": None, "document_len": 200}),
     "bridge-2606-034": ("gb200-nvl72", "llama-3-70b", {"pp": 8, "vpp": 10}, {"lora_rank": None, "document_len": 200}),
     "bridge-2608-017": ("gb300-nvl72", "nemotron-3-ultra-550b-a55b", {"ep": 64, "dp": 256, "zero": 3}, {}),
+    "dgxc-dsv3-004": ("gb200-nvl72", "deepseek-v3", {"tp": 2, "pp": 4, "ep": 64}, {"flash_attention": False, "framework_date": "2025-04-30"}),
+    "dgxc-dsv3-001": ("dgx-h100", "deepseek-v3", {"tp": 2, "pp": 8, "ep": 64}, {"flash_attention": True}),
+    "megatron-dsv3-011": ("gb200-nvl72", "deepseek-v3", {"pp": 8, "vpp": 4, "ep": 32}, {"flash_attention": True}),  # names cuDNN's
+    "bridge-2604-044": ("gb300-nvl72", "kimi-k2", {"pp": 4, "ep": 64}, {"flash_attention": True}),  # of 2026
     "gpurecipes-002": ("gcp-a3-ultra", "llama-3-70b", {"tp": 2, "pp": 4, "vpp": 20, "dp": 32}, {"precision": "fp8"}),
     "easycontext-002": ("dgx-a100", "llama-2-7b", {"cp": 8, "cp_kind": "zigzag", "offload_optimizer": 1.0}, {"seq_len": 65536}),
     "gpt3_7b_tp4_pp1_memory_speed/dev_dgx_h100": (
