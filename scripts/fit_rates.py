@@ -212,6 +212,14 @@ def clocks(tables: Path, rows: list[dict], device_id: str, base: Product, residu
     return {"factors": factors} | own
 
 
+# FLOP/s of the backward over heads of 64 as a share of those over 128, where no training stack's table has such heads: cuDNN on GB200,
+# gpt-oss's heads within a window of 1,024 against Llama 3.1 70B's, each over what its forward took more or less than the profile says
+# (NVIDIA/cudnn-frontend benchmark/sdpa_benchmark_training/results/gb200_919_only_cudnn, gpt_oss_20260226_175022.csv and
+# llama3.1_20260226_174648.csv: 0.83, 0.83, 0.82, 0.79, 0.74 and 1.34, 1.30, 1.26, 1.16, 0.97 of the profile's seconds at
+# 32,768 to 2,048 tokens; medians).
+SMALL_HEADS_BACKWARD = 0.65
+
+
 def attention_of(tables: Path, rows: list[dict], device_id: str, device, sample: list, product: Product) -> dict:
     """Return both directions: as a training stack on B200 ran them, scaled to its relatives; else the forward table alone."""
     burst = fit_attention(tables, TABLES[device_id], device, sample)
@@ -236,6 +244,9 @@ def attention_of(tables: Path, rows: list[dict], device_id: str, device, sample:
     known = {64.0: burst["flops_per_s"][0] * drop, 256.0: burst["flops_per_s"][2] * drop}
     known |= dict(zip(forward["head_dims"], forward["flops_per_s"]))
     forward["head_dims"], forward["flops_per_s"] = sorted(known), [digits(known[d]) for d in sorted(known)]
+    if 64.0 not in backward["head_dims"]:
+        backward["head_dims"] = [64.0, *backward["head_dims"]]
+        backward["flops_per_s"] = [digits(SMALL_HEADS_BACKWARD * backward["flops_per_s"][0]), *backward["flops_per_s"]]
     return {"forward": forward, "backward": backward, "forward_burst": burst}
 
 

@@ -126,13 +126,16 @@ def _core(
     # A ring step sees one block of keys. Contiguous causal blocks make the last rank compute c - 1/2 of c blocks while
     # all wait for it; balanced, every rank computes half of each block.
     contiguous = (s.cp_kind == CP_KINDS.index("ring")) & (s.ring > 1) & w.causal
-    computed = np.minimum(share * np.where(contiguous, 2 - 1 / s.ring, 1.0), 1.0)
+    twice = np.where(contiguous, 2 - 1 / s.ring, 1.0)
+    computed = {
+        backward: np.minimum(seen * twice, 1.0) for backward, seen in ((False, share), (True, max(share, p.unmasked_share)))
+    }
     if not w.flash_attention:
         return _unfused(p, local, queries, qk, v)
     seconds, source = {}, ""
     for backward in (False, True):
         step = p.rates.attention(
-            queries, s.seq_len / s.ring, local, local_kv, qk, v, score_share=computed, batch=s.micro_batch, backward=backward,
+            queries, s.seq_len / s.ring, local, local_kv, qk, v, score_share=computed[backward], batch=s.micro_batch, backward=backward,
             dtype=p.traits.wide_products,
         )  # fmt: skip
         slower = p.traits.attention_backward if backward else p.traits.attention_forward

@@ -111,6 +111,7 @@ class Traits:
     cross_entropy: float = 1.0
     attention_forward: float = 1.0
     attention_backward: float = 1.0
+    fp8_attention: bool = False  # its products are in fp8
     async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
     # Bytes/s of blocking sends, one after the other, in a domain and across; None: as the links have it.
     sends: tuple[float, float] | None = None
@@ -164,6 +165,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         else 1.0,
         attention_forward=forward * older / faster[0],
         attention_backward=backward * older / faster[1],
+        fp8_attention=bool(narrow),
         async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
         sends=SENDS.get(workload.framework),
         fp32_products=matmul_dtype(device, "fp32") or "fp32",
