@@ -61,8 +61,8 @@ def read_framework(name: str, gpus: int | None = None, layers: int | None = None
     title = path.stem if name != "-" else "megatron"
     title = path.resolve().parent.name or title if title == "model_config" else title
     if kind == "yaml":
-        return _of_yaml(text, where, title, gpus)
-    return read_script(text, where, title, gpus)
+        return _of_yaml(text, where, title, gpus, layers)
+    return read_script(text, where, title, gpus, layers)
 
 
 def _from_stdin() -> str:
@@ -125,7 +125,7 @@ def _of_toml(text: str, where: str, gpus: int | None, layers: int | None) -> Imp
     return read_torchtitan(table, where, gpus, layers)
 
 
-def _of_yaml(text: str, where: str, title: str, gpus: int | None) -> Imported:
+def _of_yaml(text: str, where: str, title: str, gpus: int | None, layers: int | None) -> Imported:
     import yaml  # type: ignore[import-untyped]
 
     try:
@@ -145,4 +145,4 @@ def _of_yaml(text: str, where: str, title: str, gpus: int | None) -> Imported:
         return read_deepspeed(table, where, gpus)
     if "MODEL_ARGS" not in table and not any(n in text.replace("_", "-") for n in MEGATRON_NAMES):
         raise UsageError("has none of Megatron-LM's arguments", where=where, hint=f"--from takes {KNOWN}")
-    return read_yaml(table, where, title, gpus)
+    return read_yaml(table, where, title, gpus, layers)
