@@ -96,7 +96,9 @@ def _parsed_json(text: str, where: str) -> dict[str, Any]:
         place = (
             f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply, or too long"
         )
-        raise UsageError(f"not valid JSON: {place}", where=where) from None
+        raise UsageError(
+            f"not valid JSON: {place}", where=where, hint="correct that line; DeepSpeed reads no comments either"
+        ) from None
     if not isinstance(table, dict):
         raise UsageError(f"expected an object, got {type(table).__name__}", where=where, hint=f"--from takes {KNOWN}")
     return table
