@@ -14,14 +14,14 @@ WIDTH, LEAST = 30, 10  # characters of the bar
 def line(priced: int, best_s: float | None, share: float, width: int) -> str:
     """Return what is drawn, at most `width` characters: the bar shrinks first, then what Ctrl-C does is left out.
 
-    >>> line(1234, 1.5, 0.5, 60)
-    '[#####     ]  50%  1,234 layouts, best step 1.5 s'
+    >>> line(1234, 1.5, 0.5, 74)
+    '[#######       ]  50%  1,234 layouts, best step 1.5 s; Ctrl-C: best so far'
     >>> line(1234, None, 1.0, 100)
-    '[##############################] 100%  1,234 layouts, none fits yet; Ctrl-C shows the best so far'
+    '[##############################] 100%  1,234 layouts, none fits yet; Ctrl-C: best so far'
     """
     best = f", best step {best_s:.3g} s" if best_s is not None else ", none fits yet"
     said = f" {share:4.0%}  {priced:,} layouts{best}"
-    more = "; Ctrl-C shows the best so far"
+    more = "; Ctrl-C: best so far"
     said += more if len(said) + len(more) + LEAST + 2 <= width else ""
     size = min(WIDTH, max(LEAST, width - len(said) - 2))
     filled = round(size * share)
