@@ -48,7 +48,10 @@ def read_table(path: Path) -> dict[str, Any]:
     except ValueError as error:  # a number of thousands of digits, a zero byte in the name
         raise UsageError(f"not valid: {error}", where=str(path)[:200].replace("\0", "?")) from None
     if not data:
-        raise UsageError("is empty", where=str(path))
+        raise UsageError(
+            "is empty", where=str(path),
+            hint='a file may start from an entry of the catalog: extends = "NAME", and then the keys that differ',
+        )  # fmt: skip
     layer: list[Any] = [data]
     for _ in range(MOST_NESTING):
         layer = [x for item in layer for x in (item.values() if isinstance(item, dict) else item) if isinstance(x, (dict, list))]

@@ -121,6 +121,14 @@ def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) ->
         message = "is missing"
     elif first["type"] == "value_error":
         message = str(first["ctx"]["error"])
+    elif first["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = f"must be a table, got {given}"
+        required, others = _keys_of(kind, first["loc"])
+        hint = (
+            f"its keys: {', '.join([*required, *(f'{name} (may be left out)' for name in others)])}"
+            if required or others
+            else None
+        )
     else:
         words = IN_OUR_WORDS.get(first["type"])
         said = words.format(**first.get("ctx", {})) if words else first["msg"][0].lower() + first["msg"][1:]
@@ -131,15 +139,28 @@ def as_usage_error(error: ValidationError, kind: type[BaseModel], where: str) ->
     return UsageError(message, where=f"{where}: {key}", hint=hint)
 
 
+def _keys_of(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """Return the keys that the table at `path` must have, and those that it may have."""
+    names = _known_keys(kind, (*path, ""))
+    model = _model_at(kind, path)
+    must = [name for name in names if model is not None and model.model_fields[name].is_required()]
+    return must, [name for name in names if name not in must]
+
+
 def _known_keys(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """Return the keys allowed beside the last element of `path`, following nested models where that is simple."""
+    return list(getattr(_model_at(kind, path[:-1]), "model_fields", {}))
+
+
+def _model_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Return the model that stands at `path`, None where that cannot be told."""
     current: Any = kind
-    for part in path[:-1]:
+    for part in path:
         field = getattr(current, "model_fields", {}).get(part)
         annotation = getattr(field, "annotation", None)
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
         if not models:
-            return []
+            return None
         current = models[0]
-    return list(getattr(current, "model_fields", {}))
+    return current  # type: ignore[no-any-return]

@@ -158,13 +158,13 @@ def _rounded(value: float, digits: int) -> float:
     return float(f"{abs(value):.{digits - 1}e}") if math.isfinite(value) else abs(value)
 
 
-def show_number(value: int, word: str) -> str:
-    """Return a whole number of things.
+def show_number(value: int, word: str, several: str | None = None) -> str:
+    """Return a whole number of things; `several` is their word where an s behind `word` is not.
 
-    >>> show_number(1, "token"), show_number(8192, "token")
-    ('1 token', '8,192 tokens')
+    >>> show_number(1, "token"), show_number(8192, "token"), show_number(2, "batch", "batches")
+    ('1 token', '8,192 tokens', '2 batches')
     """
-    return f"{value:,} {word}{'' if value == 1 else 's'}"
+    return f"{value:,} {word if value == 1 else several or f'{word}s'}"
 
 
 def show_usd(value: float) -> str:

@@ -29,7 +29,7 @@ def check(
         raise UsageError(
             "is not a run file", where=run, hint="parlay check takes a TOML file with model, cluster, [layout] and [budget]"
         )
-    q = ask(run, sets=sets)
+    q = ask(run, sets=sets, options=False)
     say_notes(q)
     if q.layout is None:
         raise UsageError("is missing", where=f"{run}: layout", hint="add [layout] with tp, pp, dp ...; `parlay plan` finds one")

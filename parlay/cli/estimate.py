@@ -74,12 +74,13 @@ def estimate(
     from parlay.cli.rates import rates_of
     from parlay.estimate.estimate import estimate as price
 
-    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=rates_of(rates, q.cluster))
+    chosen = rates_of(rates, q.cluster)
+    found = price(q.model, q.cluster, q.workload, q.layout, gpus=q.gpus, rates=chosen)
     if launch:
-        from parlay.frameworks.write import written
+        from parlay.estimate.launch import launch as launched
         from parlay.units import show_bytes
 
-        settings = written(q.model, q.workload, q.layout)
+        settings = launched(found, chosen)
         tight = (
             () if found.fits else (f"it does not fit: {show_bytes(found.peak_bytes)} of {show_bytes(found.memory_limit_bytes)}",)
         )

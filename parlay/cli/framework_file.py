@@ -63,17 +63,18 @@ def check_whole(table: dict[str, Any], source: str, needs_gpus: bool, imported: 
 
 
 def say_notes(*asked: Question) -> None:
-    """Write to stderr what was assumed to read a config.json, what --layout left of a file's, how that was read, and which settings
-    change nothing; each once."""
+    """Write to stderr what was assumed to read a config.json, what --layout left of a file's, how that was read, which settings change
+    nothing, and what is odd; each once."""
     lines = dict.fromkeys(line for q in asked for line in _notes(q))
     sys.stderr.write("".join(f"note: {line}\n" for line in lines))
 
 
 def _notes(asked: Question) -> list[str]:
     from parlay.estimate.idle import idle_settings
+    from parlay.report.question import question_notes
     from parlay.units import show_number
 
-    lines = [*asked.model_notes, *asked.layout_notes]
+    lines = [*asked.model_notes, *asked.layout_notes, *question_notes(asked.model, asked.workload)]
     lines += idle_settings(asked.model, asked.cluster, asked.workload, asked.layout)
     found = asked.imported
     if found is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 from parlay import __version__
-from parlay.errors import ParlayError, UnknownNameError, UsageError
+from parlay.errors import ParlayError, UnknownNameError, UsageError, nearest
 
 COMMANDS = {
     "plan": "Find the best parallel layouts for a model on a cluster.",
@@ -191,10 +191,14 @@ def _say_usage(error: Exception, arguments: list[str]) -> int:
     named = [a for a in arguments if a in COMMANDS][:1]
     if named and named[0] in GROUPS and arguments[1:2] and "command" not in shown and not arguments[1].startswith("-"):
         named[0] += f" {arguments[1]}"
+    asked = str(getattr(error, "option_name", "")).lstrip("-")
     near = sorted(getattr(error, "possibilities", None) or ())[:3]
+    if asked:  # the parser suggests whatever shares some letters
+        alike = nearest(asked, [name.lstrip("-") for name in near])
+        near = [name for name in near if name.lstrip("-") in alike]
     shown = shown.partition(" (Possible options:")[0]
     shown = _in_our_words(shown, arguments)
-    elsewhere = OTHER_WORDS.get(str(getattr(error, "option_name", "")).lstrip("-"))
+    elsewhere = OTHER_WORDS.get(asked)
     advice = f"did you mean {' or '.join(near)}? " if near and "did you mean" not in shown.lower() else ""
     advice = f"{elsewhere}; " if elsewhere else advice
     hint = f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 MOST_VALUES = 64
 
 
-def texts_of(text: str, where: str) -> list[str]:
+def texts_of(text: str, where: str, *, like: str = "64,128") -> list[str]:
     """Return the parts of "a,b", each once; none of them empty."""
     parts = list(dict.fromkeys(p.strip() for p in text.split(",")))
     if not all(parts) or len(parts) > MOST_VALUES:
-        raise UsageError(f"'{text[:60]}' is not a list of 1 to {MOST_VALUES} values", where=where, hint="write it like 64,128")
+        raise UsageError(f"'{text[:60]}' is not a list of 1 to {MOST_VALUES} values", where=where, hint=f"write it like {like}")
     return parts
 
 
@@ -38,7 +38,7 @@ def clusters_of(text: str, where: str = "--on") -> list[Cluster]:
     """Return the clusters of "a,b": names of the catalog or files."""
     from parlay.hardware.load import load_cluster, user_catalog_directory
 
-    return [load_cluster(name, user_catalog_directory()) for name in texts_of(text, where)]
+    return [load_cluster(name, user_catalog_directory()) for name in texts_of(text, where, like="dgx-h100,dgx-h200")]
 
 
 def models_of(text: str, where: str = "MODEL") -> list[ModelSpec]:
@@ -46,7 +46,7 @@ def models_of(text: str, where: str = "MODEL") -> list[ModelSpec]:
     from parlay.models.load import is_config, load_model
 
     found = []
-    for name in texts_of(text, where):
+    for name in texts_of(text, where, like="llama-3.1-8b,llama-3.1-70b"):
         if is_config(name):
             from parlay.models.huggingface import import_config
 

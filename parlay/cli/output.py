@@ -32,7 +32,16 @@ def say(lines: Iterable[str]) -> None:
 
 def say_json(document: dict[str, Any]) -> None:
     """Write one JSON document to stdout; a NaN in it would be a bug of ours."""
-    _write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    _write(json.dumps(_without_minus_zero(document), indent=2, allow_nan=False) + "\n")
+
+
+def _without_minus_zero(value: Any) -> Any:
+    """Return a document with 0.0 where rounding left -0.0."""
+    if isinstance(value, dict):
+        return {key: _without_minus_zero(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_minus_zero(one) for one in value]
+    return 0.0 if isinstance(value, float) and value == 0 else value
 
 
 def write_file(path: Path, text: str, *, replace: bool) -> None:

@@ -59,10 +59,12 @@ def ask(
     gpu_hour_usd: float | None = None,
     source: str | None = None,
     keep_layout: bool = True,
+    options: bool = True,
 ) -> Question:
     """Return the question that flags, a run file named by `model`, and a framework's file `source` put together.
 
     `sets` win over flags, flags over the run file, and that over the framework's file, whose layout counts only if `keep_layout`.
+    Without `options` the command has none for cluster and GPUs, so hints name what to write in the file.
     """
     table, where = _run_file(model)
     if not table and model is not None:
@@ -101,7 +103,7 @@ def ask(
         from parlay.cli.framework_file import check_whole
 
         check_whole(table, source, gpus is None and keep_layout and layout is None, imported)
-    found = _resolve(table, where)
+    found = _resolve(table, where, options=options)
     if found.layout is not None and keep_layout:
         _refuse_idle(found.layout, where, imported=imported is not None and layout is None)
     return dataclasses.replace(
@@ -281,7 +283,7 @@ def _section(table: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     return dict(section)
 
 
-def _resolve(table: dict[str, Any], where: str) -> Question:
+def _resolve(table: dict[str, Any], where: str, *, options: bool = True) -> Question:
     from parlay.hardware.load import user_catalog_directory
     from parlay.layouts.layout import Layout
     from parlay.layouts.unless_told import unless_told
@@ -289,7 +291,8 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
 
     model, notes = _model(table.get("model"), where)
     if table.get("cluster") is None:
-        raise UsageError("no cluster given", where=where, hint="name one with --on dgx-h100; `parlay hardware list` shows all")
+        how = "with --on dgx-h100" if options else 'in the file: cluster = "dgx-h100", above its sections'
+        raise UsageError("no cluster given", where=where, hint=f"name one {how}; `parlay hardware list` shows all")
     cluster = _cluster(table["cluster"], where, user_catalog_directory())
     fields = _section(table, "layout", where)
     chosen = None
@@ -300,7 +303,11 @@ def _resolve(table: dict[str, Any], where: str) -> Question:
     gpus = table.get("gpus", chosen.gpus if chosen else None)
     if gpus is None:
         raise UsageError(
-            "no GPU count given", where=where, hint="say how many with --gpus 64, or give a layout such as tp8.pp4.dp2"
+            "no GPU count given",
+            where=where,
+            hint="say how many with --gpus 64, or give a layout such as tp8.pp4.dp2"
+            if options
+            else "write gpus = 64, or a [layout]",
         )
     _whole(gpus, f"{where}: gpus", most=MOST_GPUS)
     limit = cluster.max_nodes.value * cluster.gpus_per_node.value if cluster.max_nodes else None
@@ -431,4 +438,8 @@ def _workload(fields: dict[str, Any], where: str) -> Workload:
 
 def _whole(value: Any, where: str, *, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise UsageError(f"must be a whole number from 1 to {most:,}, got {str(value)[:40]}", where=where)
+        raise UsageError(
+            f"must be a whole number from 1 to {most:,}, got {str(value)[:40]}",
+            where=where,
+            hint="write a count above 0, such as 64",
+        )

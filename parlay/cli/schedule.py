@@ -101,7 +101,13 @@ def _seconds(forward: str, backward: str | None, weight: str | None, transfer: s
     if f + b == 0:
         message = "forward and backward both take no time, so there is nothing to draw"
         raise UsageError(message, where=f"--forward {forward[:40]}", hint="one of them must be above 0, such as --forward 1")
-    return f, b, b / 2 if weight is None else read(weight, "--weight"), read(transfer, "--transfer")
+    w = b / 2 if weight is None else read(weight, "--weight")
+    if w > b:
+        raise UsageError(
+            f"the weight gradient takes {w:g} s, more than the whole backward of {b:g} s, which it is a part of", where="--weight",
+            hint=f"give at most {b:g}, or a longer --backward",
+        )  # fmt: skip
+    return f, b, w, read(transfer, "--transfer")
 
 
 def _load(name: str, stages: int, micro_batches: int, virtual: int | None, group: int | None) -> Schedule:

@@ -96,10 +96,19 @@ def sp(
 
     Example: parlay show sp --partial 1,2,3,4 --partial 10,20,30,40
     """
+    from parlay.errors import UsageError
     from parlay.report.show import layer_lines, sequence_parallel_lines
     from parlay.simulate.show import layer_regions, sequence_parallel
     from parlay.simulate.show_layers import layer_memory
 
+    for name, count in (("--seq", seq), ("--hidden", hidden)):
+        if count % tensor:
+            near = (
+                f"choose {count // tensor * tensor:,} or {-(-count // tensor) * tensor:,}"
+                if count > tensor
+                else f"choose {tensor:,}"
+            )
+            raise UsageError(f"{count:,} does not divide over --tp {tensor}", where=name, hint=f"{near}, or another --tp")
     toy = sequence_parallel([_numbers(text) for text in partials or PARTIALS])
     regions = [layer_regions(seq, hidden, tensor=tensor, sequence=on) for on in (False, True)]
     memory = layer_memory(seq, hidden, tensor=tensor, layers=layers, element_bytes=BF16_BYTES)

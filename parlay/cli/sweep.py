@@ -64,6 +64,7 @@ def sweep(
     from parlay.cli.progress import ProgressBar
     from parlay.cli.question import check_price, workload_of
     from parlay.cli.rates import rates_of
+    from parlay.report.question import question_notes
     from parlay.search.sweep import cases, uneven_batches
     from parlay.search.sweep import sweep as run
 
@@ -89,6 +90,8 @@ def sweep(
         raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")
     for case in wanted:
         check_size(case.cluster, case.gpus)
+    for text in dict.fromkeys(note for case in wanted for note in question_notes(case.model, case.workload)):
+        sys.stderr.write(f"note: {text}\n")
     if weak and (uneven := uneven_batches(wanted)):
         sys.stderr.write(f"note: {uneven}\n")
     measured = {c.id: own for c in {case.cluster.id: case.cluster for case in wanted}.values() if (own := rates_of(rates, c))}

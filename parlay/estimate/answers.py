@@ -90,4 +90,5 @@ def find_term(e: Estimate, name: str) -> tuple[Term, Term]:
         found = tree.find(name) or next((t for t in tree.walk() if t.label == name), None)
         if found is not None:
             return found, tree
-    raise UnknownNameError("term", name, [t.key for tree in trees for t in tree.walk()])
+    hint = "`parlay explain step MODEL ...` and `parlay explain memory MODEL ...` show all terms"
+    raise UnknownNameError("term", name, [t.key for tree in trees for t in tree.walk()], hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,9 +39,14 @@ class Limit:
 
 
 def _number(name: str, limit: Any, where: str) -> Any:
-    """Return a limit that is text, such as "76GiB", "90 s" or "5M", as a number in the unit that its name ends with."""
+    """Return a limit that is text, such as "76GiB", "90 s" or "5M", as a number in the unit that its name ends with; "45%" of mfu is 0.45."""
     if not isinstance(limit, str):
         return limit
+    share = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*", limit)
+    if share:
+        if name != "mfu":
+            raise UsageError(f"'{limit[:40]}' is a share, but {name} is none", where=where, hint="only mfu takes %")
+        return float(share[1]) / 100
     try:
         return float(limit)
     except ValueError:

@@ -76,7 +76,8 @@ def _adapter(p: Pricer, one: Linear) -> Transfer:
 
     Beside a column-parallel layer every rank gathers A's output; its gradient is summed, and without sequence parallelism,
     which sums it with the layer's own, the input's gradient as well. Beside a row-parallel layer A's output is summed and B's
-    gathered whole.
+    gathered whole, of all tokens and as wide as the layer's own: as much traffic as that layer's. Under Megatron's sequence parallelism it is
+    then cut by tokens, whose backward gathers the gradient again (scatter_to_sequence_parallel_region).
     """
     s, rank = p.shard, float(p.workload.lora_rank or 0)
     on = s.tp > 1
@@ -87,7 +88,8 @@ def _adapter(p: Pricer, one: Linear) -> Transfer:
         forward = p.rates.collective("all_gather", thin, s.tp_group).seconds
         backward = summed.seconds + np.where(s.sp, 0.0, reduce.seconds)
     else:
-        forward, backward = summed.seconds + gather.seconds, summed.seconds
+        again = np.where(s.sp, gather.seconds, 0.0) if p.workload.framework == "megatron-core" else 0.0
+        forward, backward = summed.seconds + gather.seconds, summed.seconds + again
     nothing = np.zeros_like(s.tp)
     modules = frozenset({"mlp", "shared_experts"} if one.module in ("up", "down") else ())
     there, back = np.where(on, forward, 0.0), np.where(on, backward, 0.0)

@@ -61,8 +61,8 @@ def read_framework(name: str, gpus: int | None = None, layers: int | None = None
     title = path.stem if name != "-" else "megatron"
     title = path.resolve().parent.name or title if title == "model_config" else title
     if kind == "yaml":
-        return _of_yaml(text, where, title, gpus)
-    return read_script(text, where, title, gpus)
+        return _of_yaml(text, where, title, gpus, layers)
+    return read_script(text, where, title, gpus, layers)
 
 
 def _from_stdin() -> str:
@@ -96,7 +96,9 @@ def _parsed_json(text: str, where: str) -> dict[str, Any]:
         place = (
             f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "nested too deeply, or too long"
         )
-        raise UsageError(f"not valid JSON: {place}", where=where) from None
+        raise UsageError(
+            f"not valid JSON: {place}", where=where, hint="correct that line; DeepSpeed reads no comments either"
+        ) from None
     if not isinstance(table, dict):
         raise UsageError(f"expected an object, got {type(table).__name__}", where=where, hint=f"--from takes {KNOWN}")
     return table
@@ -125,7 +127,7 @@ def _of_toml(text: str, where: str, gpus: int | None, layers: int | None) -> Imp
     return read_torchtitan(table, where, gpus, layers)
 
 
-def _of_yaml(text: str, where: str, title: str, gpus: int | None) -> Imported:
+def _of_yaml(text: str, where: str, title: str, gpus: int | None, layers: int | None) -> Imported:
     import yaml  # type: ignore[import-untyped]
 
     try:
@@ -145,4 +147,4 @@ def _of_yaml(text: str, where: str, title: str, gpus: int | None) -> Imported:
         return read_deepspeed(table, where, gpus)
     if "MODEL_ARGS" not in table and not any(n in text.replace("_", "-") for n in MEGATRON_NAMES):
         raise UsageError("has none of Megatron-LM's arguments", where=where, hint=f"--from takes {KNOWN}")
-    return read_yaml(table, where, title, gpus)
+    return read_yaml(table, where, title, gpus, layers)

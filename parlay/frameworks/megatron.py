@@ -40,7 +40,7 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 
 
-def read_script(text: str, where: str, name: str, gpus: int | None = None) -> Imported:
+def read_script(text: str, where: str, name: str, gpus: int | None = None, layers: int | None = None) -> Imported:
     """Return what a launch script or a plain list of Megatron-LM's arguments says.
 
     Parameters
@@ -53,6 +53,8 @@ def read_script(text: str, where: str, name: str, gpus: int | None = None) -> Im
         What to call the model. [-]
     gpus : int, optional
         GPUs of the job; None = what the launcher's own arguments say. [-]
+    layers : int, optional
+        Layers of the model that is named beside the script; None = the script tells them. [-]
 
     Returns
     -------
@@ -71,16 +73,16 @@ def read_script(text: str, where: str, name: str, gpus: int | None = None) -> Im
         raise UsageError(f"{other[:60]} does not train a decoder-only language model", where=where)
     if not values:
         raise UsageError("no Megatron-LM arguments found", where=where, hint="expected flags such as --num-layers 32")
-    return _read(values, where, name, gpus, unfollowed)
+    return _read(values, where, name, gpus, layers, unfollowed)
 
 
-def read_yaml(table: dict[Any, Any], where: str, name: str, gpus: int | None = None) -> Imported:
+def read_yaml(table: dict[Any, Any], where: str, name: str, gpus: int | None = None, layers: int | None = None) -> Imported:
     """Return what a YAML file says: MODEL_ARGS with flags, or names with underscores at any level; see read_script."""
     inner = table.get("MODEL_ARGS", table)
     if not isinstance(inner, dict):
         raise UsageError(f"expected a table, got {type(inner).__name__}", where=f"{where}: MODEL_ARGS")
     values = {_flag(key.rsplit(".", 1)[-1]): value for key, value in flat(inner, where).items() if value not in (False, None)}
-    return _read(values, where, name, gpus, [])
+    return _read(values, where, name, gpus, layers, [])
 
 
 def _flag(name: str) -> str:
@@ -110,12 +112,12 @@ def as_values(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def _read(values: dict[str, Any], where: str, name: str, gpus: int | None, unfollowed: list[str]) -> Imported:
+def _read(values: dict[str, Any], where: str, name: str, gpus: int | None, layers: int | None, unfollowed: list[str]) -> Imported:
     args = Given(values, where)
     notes: list[str] = []
     count = gpus if gpus is not None else gpus_of(args)
     model = model_table(args, name, notes)
-    layout = layout_fields(args, count, notes)
+    layout = layout_fields(args, count, notes, layers)
     training = training_fields(args, layout.get("dp"), notes)
     table: dict[str, Any] = {"training": training, "layout": layout}
     if model is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from parlay.errors import UsageError
 from parlay.frameworks.given import Given
-from parlay.frameworks.megatron_pipeline import ends_of, virtual_stages
+from parlay.frameworks.megatron_pipeline import ends_of, layers_of, virtual_stages
 
 # Names of --recompute-modules -> parlay.layouts.vocabulary.Recompute
 MODULES = {
@@ -37,8 +37,8 @@ def gpus_of(args: Given) -> int | None:
     return total or (node * (nodes or 1) if node else None)
 
 
-def layout_fields(args: Given, gpus: int | None, notes: list[str]) -> Table:
-    """Return the fields of a Layout; `dp` only where the number of GPUs is known."""
+def layout_fields(args: Given, gpus: int | None, notes: list[str], layers: int | None = None) -> Table:
+    """Return the fields of a Layout; `dp` only where the number of GPUs is known. `layers` are those of a model beside the file."""
     degrees = degrees_of(args, gpus)
     modules, count = recompute_of(args, notes)
     tp, cp, ep = degrees["tp"], degrees["cp"], degrees["ep"]
@@ -54,12 +54,28 @@ def layout_fields(args: Given, gpus: int | None, notes: list[str]) -> Table:
         "first_layers": ends[0], "last_layers": ends[1], "tp_overlap": args.on("--tp-comm-overlap") and tp > 1,
         "ep_overlap": args.on("--overlap-moe-expert-parallel-comm") and ep > 1,
         "offload_optimizer": (1.0 if fraction is None else fraction) if offload else 0.0,
+        "offload_activations": _offloaded(args, layers_of(args) or layers, notes),
     }  # fmt: skip
     if args.on("--use-tp-pp-dp-mapping"):
         fields["order"] = ["tp", "cp", "pp", "dp"]
     if instances > 1 and "dp" in degrees:
         fields["shard"] = max(1, degrees["dp"] * cp // instances)
     return fields
+
+
+def _offloaded(args: Given, layers: int | None, notes: list[str]) -> float:
+    """Return the share of the activations that go to the host; all layers but the last one is Megatron's most, and counts as all."""
+    count = args.whole("--cpu-offloading-num-layers") or 0
+    on = args.on("--cpu-offloading") or count > 0
+    if args.on("--fine-grained-activation-offloading"):
+        modules = " ".join(re.findall(r"\w+", args.text("--offload-modules") or "")) or "no module"
+        notes.append(f"activations of {modules[:80]} on the host: which share of all that is is not modelled, counted on the GPU")
+    if not on or not count:
+        return 0.0
+    if layers is None:
+        notes.append(f"activations of {count} layers on the host: counted on the GPU, as the model's layers are not told")
+        return 0.0
+    return 1.0 if count >= layers - 1 else count / layers
 
 
 def degrees_of(args: Given, gpus: int | None) -> dict[str, int]:

@@ -38,7 +38,10 @@ FP8 = {"fp8": "delayed", "fp8-blockwise": "blockwise", "mxfp8": "mxfp8"}  # prec
 OPTIMIZERS = {"adamw": "AdamW", "muon": "Muon", "sgd": "SGD"}
 OF_EXPERTS = {"mlp_activation", "moe", "shared_experts"}  # modules that Megatron recomputes in mixtures of experts alone
 # What offloads activations where --cpu-offloading refuses, under pipeline stages or recompute (Megatron-LM, transformer_config.py)
-FINE_OFFLOAD = "--fine-grained-activation-offloading with --offload-modules of that share (core_attn, attn_proj, qkv_linear, ...)"
+FINE_OFFLOAD = (
+    "--fine-grained-activation-offloading with those --offload-modules that make it (attn_norm, qkv_linear, core_attn, attn_proj, "
+    "mlp_norm, expert_fc1, moe_act)"
+)
 MOST_LESS = 4  # layers that torchtitan's counts may take off either end; other splits are written module by module
 TITAN_NAMES = {
     "1f1b": "1F1B", "gpipe": "GPipe", "interleaved1f1b": "Interleaved1F1B", "zbvzerobubble": "ZBVZeroBubble",
@@ -136,11 +139,22 @@ def _megatron(model: ModelSpec, w: Workload, x: Layout, notes: list[str]) -> str
         *_precision(w, x),
         *_graphs(w),
     ]
-    if x.offload_activations:
-        by_layer = x.pp == 1 and not x.recompute
-        how = "--cpu-offloading with --cpu-offloading-num-layers" if by_layer else FINE_OFFLOAD
-        notes.append(f"activations: {x.offload_activations:.0%} on the host is {how}")
-    return " \\\n".join(words)
+    return " \\\n".join([*words, *_offloading(model, x, notes)])
+
+
+def _offloading(model: ModelSpec, x: Layout, notes: list[str]) -> list[str]:
+    """Return what sends activations to the host: of whole layers, all but one at most, or a note where only modules can be named."""
+    if not x.offload_activations:
+        return []
+    share, layers = x.offload_activations, model.layer_count
+    if x.pp > 1 or x.recompute:
+        beside = f"pp={x.pp}" if x.pp > 1 else f"recompute of {'+'.join(x.recompute)}"
+        notes.append(
+            f"{share:.4g} of the activations on the host: beside {beside} Megatron-LM names modules, not a share: {FINE_OFFLOAD}"
+        )
+        return []
+    count = min(max(1, round(share * layers)), layers - 1)
+    return [f"--cpu-offloading --cpu-offloading-num-layers {count}"] if count else []
 
 
 def _degrees(model: ModelSpec, w: Workload, x: Layout) -> list[str]:

@@ -147,7 +147,7 @@ Achieved = Annotated[dict[str, Sourced], BeforeValidator(_parse_achieved)]
 class Memory(Spec):
     """The three meanings of a device's memory. Only `allocatable` decides whether a layout fits."""
 
-    marketed: MemoryBytes  # the number on the box
+    marketed: MemoryBytes  # the number on the box; "80 GB" of a GPU are 80 GiB
     visible: MemoryBytes | None = None  # what nvidia-smi or rocm-smi prints
     allocatable: MemoryBytes  # torch total_memory: what an allocator can reach before the context
 

@@ -129,8 +129,12 @@ def parse_layout(text: str, *, where: str = "layout") -> Layout:
             )
         key = {"mb": "micro_batch"}.get(match.group(1), match.group(1))
         if key in fields:
-            raise UsageError(f"'{match.group(1)}' is given twice in '{text[:60]}'", where=where)
+            raise UsageError(f"'{match.group(1)}' is given twice in '{text[:60]}'", where=where, hint="give every axis once")
         fields[key] = int(match.group(2))
+        if not fields[key] and key != "zero":
+            raise UsageError(
+                f"{match.group(1)} must be at least 1, got 0", where=where, hint="1 is what leaving it out means too"
+            )
     return validate(Layout, fields, where)
 
 

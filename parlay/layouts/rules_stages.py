@@ -335,6 +335,22 @@ def _ep_overlap_message(x: Layout, q: Question) -> tuple[str, str]:
     )
 
 
+def _overlap(x: Layouts, q: Question) -> Mask:
+    # Megatron-LM asserts that --overlap-param-gather stands beside --overlap-grad-reduce (megatron/training/arguments.py).
+    w = q.workload
+    if w.framework != "megatron-core" or not w.overlap_param_gather or w.overlap_grad_reduce:
+        return np.zeros(len(x), bool)
+    by_itself = (x.zero == 3) & (w.overlap_grad_reduce is None)  # Megatron-FSDP overlaps both unless told otherwise
+    return np.asarray((x.zero > 0) & (x.dp * x.cp > 1) & ~by_itself)
+
+
+def _overlap_message(x: Layout, q: Question) -> tuple[str, str]:
+    return (
+        "megatron-core refuses overlap_param_gather without overlap_grad_reduce",
+        "add --set training.overlap_grad_reduce=true, or leave overlap_param_gather out",
+    )
+
+
 def _order(x: Layouts, q: Question) -> Mask:
     broken = np.zeros(len(x), bool)
     for code in np.flatnonzero(np.bincount(x.order)[1:]) + 1:
@@ -393,6 +409,7 @@ STAGE_RULES: tuple[Rule, ...] = (
     Rule(
         "ep_overlap", "overlapped expert traffic needs two micro-batches at a time on a stage", _ep_overlap, _ep_overlap_message
     ),
+    Rule("overlap", "a framework gathers weights beside compute only where it reduces gradients so", _overlap, _overlap_message),
     Rule("order", "a framework places the axes of the grid in a fixed order", _order, _order_message),
     Rule("recompute_layers", "a number of layers belongs to full recompute", _recompute_layers, _recompute_layers_message),
 )

@@ -16,7 +16,7 @@ def hardware_list_lines(clusters: Sequence[Cluster], devices: Sequence[Device], 
     rows = [
         [
             c.id, c.device.id, f"{c.gpus_per_node.value:.0f}", f"{c.scale_up_gpus.value:.0f}",
-            f"{c.scale_up_link.bytes_per_s.value / 1e9:,.0f}", f"{c.nic_bytes_per_s_per_gpu / 1e9:,.1f}", c.name,
+            _giga(c.scale_up_link.bytes_per_s.value), _giga(c.nic_bytes_per_s_per_gpu), c.name,
         ]
         for c in clusters
     ]  # fmt: skip
@@ -37,7 +37,7 @@ def hardware_list_lines(clusters: Sequence[Cluster], devices: Sequence[Device], 
         Column("fp8", drop=2), Column("fp4", drop=3), Column("name", right=False, drop=4),
     ]  # fmt: skip
     out += ["", *render(columns, rows, page)]
-    rows = [[x.id, x.kind, f"{x.bytes_per_s.value / 1e9:,.1f}", x.per, f"{x.latency_s.value * 1e6:.1f}", x.name] for x in links]
+    rows = [[x.id, x.kind, _giga(x.bytes_per_s.value), x.per, f"{x.latency_s.value * 1e6:.1f}", x.name] for x in links]
     columns = [
         Column("link", right=False), Column("kind", right=False), Column("GB/s one way"), Column("per", right=False),
         Column("latency us", drop=1), Column("name", right=False, drop=2),
@@ -48,6 +48,11 @@ def hardware_list_lines(clusters: Sequence[Cluster], devices: Sequence[Device], 
 def _peak(device: Device, dtype: str) -> str:
     peak = device.flops_per_s.get(dtype)  # type: ignore[call-overload]
     return _tera(peak.value) if peak else "-"
+
+
+def _giga(bytes_per_s: float) -> str:
+    """Return a rate in GB/s with all of its digits up to the second behind the point: 450, 6.25, 12.5."""
+    return f"{round(bytes_per_s / 1e9, 2):,g}" if bytes_per_s < 1e12 else f"{bytes_per_s / 1e9:,.0f}"
 
 
 def _tera(flops_per_s: float) -> str:

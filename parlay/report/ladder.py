@@ -11,6 +11,7 @@ from parlay.estimate.terms import Term
 from parlay.report.document import Document
 from parlay.report.table import Column, Page, render, wrap
 from parlay.search.ladder import Ladder, Step
+from parlay.search.node_counts import COUNTS
 from parlay.search.serving import Serving, Split
 from parlay.units import GIB, MIB, show_bytes, show_count
 
@@ -56,6 +57,12 @@ def _one(found: Ladder, page: Page) -> list[str]:
         out += wrap(
             "Every rung allows what the rungs above it allow, and one thing more; layouts are the fastest that fit.", page
         )
+    else:
+        out += wrap(
+            f"Fewest GPUs are of {COUNTS}; the batch grows where it has fewer sequences than ranks. Layouts are the fastest on {found.gpus:,} "
+            "GPUs, and contexts the longest.",
+            page,
+        )
     if found.positions is not None and any((s.longest_context or 0) > found.positions for s in found.steps):
         out += wrap(
             f"Contexts are what memory holds. {found.context_of} was made for {found.positions:,} positions: longer contexts need them "
@@ -92,7 +99,7 @@ def _bars(found: Ladder, page: Page) -> list[str]:
 
 def _table(found: Ladder, page: Page) -> list[str]:
     columns = [Column("rung", right=False), *([Column("layers"), Column("hidden")] if found.growing else [Column("fewest GPUs")])]
-    columns += [Column("layout", right=False), Column("tok/s/GPU")]
+    columns += [Column("layout" if found.growing else f"layout on {found.gpus:,} GPUs", right=False), Column("tok/s/GPU")]
     columns += [Column(f"{name} GiB", drop=2) for name in (*TERMS, "rest")]
     columns += [Column("all GiB", drop=1)]
     contexts = any(s.longest_context is not None for s in found.steps)

@@ -40,6 +40,22 @@ def where_adapters_stand(model: ModelSpec, workload: Workload) -> list[str]:
     return [module for module in workload.lora_modules if module in have]
 
 
+def question_notes(model: ModelSpec, workload: Workload) -> list[str]:
+    """Return what is odd in a question although it can be answered: a context that the model was not made for, less than one step."""
+    said = []
+    reach, positions = min(workload.document_len or workload.seq_len, workload.seq_len), model.max_positions
+    if positions is not None and reach > positions:
+        said.append(
+            f"a context of {reach:,} tokens is longer than the {positions:,} positions that {model.name} was made for: they must be extended"
+        )
+    step = workload.global_batch * workload.seq_len
+    if workload.total_tokens is not None and workload.total_tokens < step:
+        said.append(
+            f"the run of {show_number(workload.total_tokens, 'token')} is less than one step of {step:,}: its time and cost are of that part of a step"
+        )
+    return said
+
+
 def question_pairs(e: Estimate | Plan) -> list[tuple[str, str]]:
     """Return model, cluster, links and workload in words, each with its name."""
     counts, w, c = parameters(e.model), e.workload, e.cluster

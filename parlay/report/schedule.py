@@ -12,7 +12,7 @@ from parlay.schedules.memory import Held, Room
 from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, LETTERS, WEIGHT
 from parlay.schedules.summary import Summary
 from parlay.schedules.timeline import Timeline
-from parlay.units import show_bytes, significant
+from parlay.units import show_bytes, show_number, significant
 
 WIDEST = 160  # columns of a drawing where the page has no limit (piped): more does not fit a reader's screen
 CELL = 3  # columns that show letter and number of an operation, such as F12
@@ -64,7 +64,7 @@ def drawing_lines(timeline: Timeline, page: Page, *, longest_s: float | None = N
             f"; {significant(timeline.step_s - 2 * half / scale, 3)} s of {significant(timeline.step_s, 4)} s left out at{CUT}"
         )
     return [
-        page.bold(f"{s.name}: {s.stages} stages, {s.micro_batches} micro-batches"),
+        page.bold(f"{s.name}: {show_number(s.stages, 'stage')}, {show_number(s.micro_batches, 'micro-batch', 'micro-batches')}"),
         *(f"{f'stage {r}'.ljust(label)} |{row}|" for r, row in enumerate(rows)),
         *(page.dim(x) for x in wrap(notes, page)),
     ]

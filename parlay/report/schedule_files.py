@@ -12,6 +12,7 @@ import numpy as np
 from parlay.schedules.memory import held
 from parlay.schedules.schedule import BACKWARD, FORWARD, INPUT, LETTERS, WEIGHT
 from parlay.schedules.timeline import Timeline
+from parlay.units import show_number
 
 PHASE = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward input", WEIGHT: "backward weight"}
 TRACE_COLOUR = {
@@ -108,7 +109,7 @@ def svg(timelines: Sequence[Timeline] | Timeline) -> str:
     for t in many:
         y += TOP
         skipped = f" (every {every}th operation drawn)" if every > 1 else ""
-        title = f"{t.schedule.name}: {t.schedule.stages} stages, {t.schedule.micro_batches} micro-batches, step {t.step_s:.6g} s{skipped}"
+        title = f"{t.schedule.name}: {show_number(t.schedule.stages, 'stage')}, {show_number(t.schedule.micro_batches, 'micro-batch', 'micro-batches')}, step {t.step_s:.6g} s{skipped}"
         body.append(f'<text x="4" y="{y - 10}" class="title">{escape(title)}</text>')
         for r in range(t.schedule.stages):
             body.append(f'<text x="4" y="{y + ROW * 0.68:.0f}">stage {r}</text>')

@@ -58,7 +58,7 @@ def validation_lines(v: Validation, page: Page, *, worst: int) -> list[str]:
         out += ["", *_worst(tables.worst(v, worst), page)]
     if worst and figures:
         out += ["", *_worst_memory(tables.worst_memory(v, worst), page)]
-    return [*out, *_unpredicted(v, page)]
+    return [*out, *_notes(v, page), *_unpredicted(v, page)]
 
 
 def _naive(v: Validation, page: Page) -> list[str]:
@@ -127,6 +127,20 @@ def _worst_memory(rows: Sequence[tuple[Prediction, MemoryPrediction]], page: Pag
         for p, m in rows
     ]  # fmt: skip
     return render(columns, cells, page)
+
+
+MOST_NOTES = 20
+
+
+def _notes(v: Validation, page: Page) -> list[str]:
+    """Return what is odd in single rows that were predicted all the same."""
+    rows = [[p.run.id, note] for p in v.predictions for note in p.notes]
+    if not rows:
+        return []
+    columns = (Column("of single rows", right=False), Column("note", right=False))
+    more = len(rows) - MOST_NOTES
+    said = [f"and {more:,} more: --json has the assumptions of every row"] if more > 0 else []
+    return ["", *render(columns, rows[:MOST_NOTES], page), *said]
 
 
 def _unpredicted(v: Validation, page: Page) -> list[str]:

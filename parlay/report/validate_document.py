@@ -152,5 +152,5 @@ def _prediction(p: Prediction) -> PredictionDocument:
             )
             for m in p.memory
         ],
-        assumptions=list(p.case.assumptions), rules_broken=list(p.broken),
+        assumptions=list(dict.fromkeys((*p.case.assumptions, *p.notes))), rules_broken=list(p.broken),
     )  # fmt: skip

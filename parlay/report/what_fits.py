@@ -45,8 +45,8 @@ def what_fits_page() -> str:
     parts = [INTRO, _family(), "## In short\n\n", _short(dense), "\n## Dense models\n\n"]
     parts += [_block(ladder_lines([x], Page())) for x in dense]
     parts += ["## Models with experts\n\nThe same with `--experts`.\n\n", _block(ladder_lines([mixture], Page()))]
-    parts += [f"## One model\n\n`--model {MODEL}` asks for the fewest GPUs (powers of two; the batch grows where it has fewer "
-              "sequences than ranks) and for the longest sequence on the GPUs given.\n\n",
+    parts += [f"## One model\n\n`--model {MODEL}` asks for the fewest GPUs (parts of a node and whole nodes; the batch grows where it has "
+              "fewer sequences than ranks) and for the longest sequence on the GPUs given.\n\n",
               _block(ladder_lines([given], Page()))]  # fmt: skip
     parts += [f"## Serving\n\n`--serve --model {SERVED} --seq-len 8192`: weights, K/V cache and activations on each GPU, the largest "
               "batch, and the least time of a token. Without `--model` it takes the largest shape for each split.\n\n",

@@ -77,7 +77,7 @@ def read_schedule(path: Path) -> Schedule:
         try:
             data = json.loads(read_text(path, most_bytes=MOST_FILE_BYTES))
         except (json.JSONDecodeError, RecursionError) as error:
-            raise UsageError(f"not valid JSON: {error}", where=str(path)) from None
+            raise UsageError(f"not valid JSON: {error}", where=str(path), hint="correct that place, or write TOML") from None
         if not isinstance(data, dict):
             raise UsageError(f"must hold one table, got {type(data).__name__}", where=str(path))
     else:

@@ -37,9 +37,12 @@ Asked = Generator[Layouts, NDArray[np.float64], None]  # yields layouts, and is 
 
 def explored(question: Question, space: Space, counted: Counted, timelines: Timelines) -> Asked:
     """Yield the layouts to price; what `timelines` has timed by then tells what could still be among the best."""
+    counted.passes = 1
     if space.wide:
+        counted.passes = 2
         yield from _promising(question, space, counted, timelines)
     elif space.refine and () in space.recompute and FULL in space.recompute and len(useful(question, space.recompute)) > 1:
+        counted.passes = 2
         yield from _and_on_some_layers(question, space, counted, timelines)
     else:
         yield from layouts_of(question, space, counted)
@@ -106,11 +109,13 @@ def _saved(
     x, least = x.take(order), least[order]
     each = max(1, CHUNK // max(1, savings.most))
     blocks: list[Layouts] = []
+    counted.passed, counted.part = 1, 0.0
     for start in range(0, len(least), each):
         block, bound = x.take(slice(start, start + each)), least[start : start + each]
         near = timelines.near(block, bound)
         leave_out(counted, len(block) - len(near))
         blocks.append(keep(savings.on(block.take(near)), question, counted))
+        counted.part = min(1.0, (start + each) / len(least))
         if sum(map(len, blocks)) >= CHUNK // 2:
             yield join(blocks)
             blocks = []

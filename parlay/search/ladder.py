@@ -26,6 +26,7 @@ from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
+from parlay.search.node_counts import fewest_gpus
 from parlay.search.space import Counted, Space, layouts_of
 
 HEAD = 128  # head size of every shape
@@ -232,15 +233,15 @@ def climb(up: Sequence[Rung], price: Callable[[Rung], Step]) -> tuple[tuple[Step
 def model_ladder(
     model: ModelSpec, cluster: Cluster, gpus: int, workload: Workload, *, most_gpus: int = 16384, rates: Rates | None = None
 ) -> Ladder:
-    """Return, for one model, the fewest GPUs (a power of two) and the longest sequence on `gpus` GPUs, rung by rung."""
+    """Return, for one model, the fewest GPUs (see `node_counts`) and the longest sequence on `gpus` GPUs, rung by rung."""
     check_precision(cluster.device, workload.precision)
     experts = any(kind.mlp.kind == "moe" for kind in model.kinds.values())
     rates, asked = rates or rates_for(cluster), workload.global_batch
     workload = whole_batch(workload, gpus)
 
     def price(rung: Rung) -> Step:
-        powers = [1] if rung.name == "one GPU" else [2**i for i in range(most_gpus.bit_length()) if 2**i <= most_gpus]
-        fewest = next((n for n in powers if fits(model, cluster, whole_batch(workload, n), n, rung)), None)
+        most = 1 if rung.name == "one GPU" else most_gpus
+        fewest = fewest_gpus(cluster, lambda n: fits(model, cluster, whole_batch(workload, n), n, rung), most=most)
         step = (
             best_step(model, cluster, workload, gpus, rung, rates) if fits(model, cluster, workload, gpus, rung) else _none(rung)
         )

@@ -10,13 +10,14 @@ from parlay.layouts.rules import Question
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.search.combine import runs
+from parlay.search.node_counts import FINE, fewest_gpus
 from parlay.search.space import Counted, Space, layouts_of
 
 DOUBLINGS = 12
 
 
 def cheapest_lever(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, space: Space) -> str:
-    """Return the mildest change that makes some layout fit on these GPUs, and the first doubling of them that fits."""
+    """Return the mildest change that makes some layout fit on these GPUs, and the fewest more that do."""
     vpp = next((v for v in (1, 2) if any(runs(schedule, v) for schedule in space.schedule)), 1)
     small = dataclasses.replace(
         space, micro_batch=(1,), vpp=(vpp,), recompute=(("full",),), recompute_layers=(0,), tp_overlap=(False,), ep_overlap=(False,),
@@ -55,14 +56,19 @@ def _choice(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, s
 
 
 def _more(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, small: Space) -> str | None:
-    """Return the first doubling of the GPUs that fits; the batch grows where it has fewer sequences than ranks."""
-    n = gpus
-    for _ in range(DOUBLINGS):
-        n *= 2
-        grown = workload
-        if workload.global_batch % n:
-            grown = workload.model_copy(update={"global_batch": max(workload.global_batch, n)})
-        if _fits(model, cluster, grown, n, small):
-            batch = f" at a global batch of {grown.global_batch:,}" if grown.global_batch != workload.global_batch else ""
-            return f"use {n:,} GPUs, the first doubling that fits{batch}"
-    return None
+    """Return the fewest GPUs above those given that fit; the batch grows where it has fewer sequences than ranks."""
+
+    def grown(n: int) -> Workload:
+        if workload.global_batch % n == 0:
+            return workload
+        return workload.model_copy(update={"global_batch": max(workload.global_batch, n)})
+
+    n = fewest_gpus(cluster, lambda n: _fits(model, cluster, grown(n), n, small), above=gpus, most=gpus * 2**DOUBLINGS)
+    if n is None:
+        return None
+    larger = grown(n).global_batch
+    batch = f" at a global batch of {larger:,}" if larger != workload.global_batch else ""
+    node = int(cluster.gpus_per_node.value)
+    nodes = n // node
+    what = "that divide a node" if n < node else "in whole nodes" if nodes <= 2 * FINE else f"of those tried, {nodes:,} nodes"
+    return f"use {n:,} GPUs, the fewest {what} that fit{batch}"

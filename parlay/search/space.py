@@ -83,8 +83,17 @@ class Counted:
 
     considered: int = 0
     rejected: dict[str, int] = dataclasses.field(default_factory=dict)
-    share: float = 0.0  # of the grids that keep the rules, how many are done
+    part: float = (
+        0.0  # of what is gone through now, how much is done: of the grids that keep the rules, then of the layouts tried again
+    )
+    passes: int = 1  # over layouts: a second one saves memory on those that could be among the best
+    passed: int = 0
     examples: dict[str, Layout] = dataclasses.field(default_factory=dict)  # one layout that a rule rejected, by rule
+
+    @property
+    def share(self) -> float:
+        """How much of the whole search is done."""
+        return (self.passed + self.part) / self.passes
 
     def reject(self, reason: str, count: int) -> None:
         """Add `count` rejected layouts to `reason`."""
@@ -124,10 +133,10 @@ def layouts_of(question: Question, space: Space, counted: Counted, *, chunk: int
             batch.append(block)
             held += len(block)
             if held >= chunk:
-                counted.share = (done + 1) / len(rows)
+                counted.part = (done + 1) / len(rows)
                 yield from _kept(batch, question, counted)
                 batch, held = [], 0
-    counted.share = 1.0
+    counted.part = 1.0
     yield from _kept(batch, question, counted)
 
 

@@ -49,7 +49,7 @@ ACCUMULATION = r"\b(?:grad(?:ient)?[ _-]accum(?:ulation)?(?:[ _-]steps)?|accumul
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A run as Parlay prices it. `scale` corrects a batch that its micro-batches do not divide."""
+    """A run as Parlay prices it. `scale` is how many of the priced steps make the printed one."""
 
     run: Run
     model: ModelSpec
@@ -98,7 +98,7 @@ def _map(run: Run) -> Case:
     habit = habit_of(run)
     if habit is None:
         raise _Refused(f"the framework '{run.framework[:40]}' is not known; known are {KNOWN}")
-    said = [habit.said] if habit.said else []
+    said = [*run.readings, *([habit.said] if habit.said else [])]
     _refuse_untold_layers(run)
     model, shape = architecture(run.model, run.arch)
     cluster, network = cluster_of(run)
@@ -184,13 +184,11 @@ def _batch(run: Run, degrees: dict[str, int], said: list[str]) -> tuple[int, int
         said.append(f"micro-batch {micro}")
     if pp > 1 and "automodel" in run.framework.lower() and micro > 1:
         # what its tables call the local batch is cut into micro-batches of one, and each local batch is a pipeline of its own
+        if batch % (micro * dp):
+            raise _Refused(f"local batches of {micro} on dp={dp} ranks do not divide the global batch of {batch} sequences")
         said.append(f"the local batch of {micro} cut into micro-batches of 1 (its default, pp_microbatch_size)")
         return 1, micro * dp, batch / (micro * dp)
-    rounds = -(-batch // (dp * micro))
-    priced = rounds * dp * micro
-    if priced != batch:
-        said.append(f"{batch} sequences are no whole number of micro-batches: priced as {priced} and scaled")
-    return micro, priced, batch / priced
+    return micro, batch, 1.0
 
 
 def _sequences(amount: float, unit: str, seq_len: int) -> int:

@@ -27,7 +27,7 @@ def map_ci(run: Run) -> Case | Unmapped:
     reason = _refusal(run)
     if reason:
         return Unmapped(run, reason)
-    said: list[str] = []
+    said: list[str] = [*run.readings]
     try:
         args = Given({f"--{name}": value for name, value in json.loads(row.get("args_json") or "{}").items()}, run.id)
         cluster, _ = cluster_of(run)

@@ -24,12 +24,19 @@ CONVENTION_WORDS: tuple[tuple[str, str], ...] = (
 )
 
 
+APART = 0.05  # a printed step and a printed speed that differ by more contradict each other; those of sources agree within 0.4 %
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of the step that was measured, and how they follow from what is printed; None with the reason."""
+    """Seconds of the step that was measured, and how they follow from what is printed; None with the reason.
+
+    `against` says which other printed figure contradicts them, "" if none does.
+    """
 
     step_s: float | None
     how: str
+    against: str = ""
 
 
 def measured_step(case: Case) -> Measured:
@@ -39,10 +46,16 @@ def measured_step(case: Case) -> Measured:
     convention is not known for sure gives none.
     """
     run = case.run
-    if run.step_s is not None:
-        return Measured(run.step_s, "printed")
     batch = case.workload.global_batch * case.scale
     tokens, gpus = batch * case.workload.seq_len, case.layout.gpus
+    if run.step_s is not None:
+        other = tokens / (run.tokens_per_s_per_gpu * gpus) if run.tokens_per_s_per_gpu else run.step_s
+        apart = (
+            f"the step of {run.step_s:.4g} s is compared, though {run.tokens_per_s_per_gpu:,.6g} tokens/s per GPU make it {other:.4g} s"
+            if abs(other / run.step_s - 1) > APART
+            else ""
+        )
+        return Measured(run.step_s, "printed", apart)
     if run.tokens_per_s_per_gpu is not None:
         return Measured(tokens / (run.tokens_per_s_per_gpu * gpus), "tokens/s per GPU")
     samples = re.search(rf"{NUMBER} samples/s cluster total", run.notes)

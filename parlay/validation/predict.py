@@ -16,7 +16,7 @@ from parlay.estimate.estimate import Prices, price
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
-from parlay.layouts.rules import Question, broken_rules
+from parlay.layouts.rules import Question, broken_rules, check
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 from parlay.rates.interface import Rates
@@ -28,6 +28,9 @@ from parlay.validation.where import choose
 
 RatesOf = Callable[[Cluster], Rates]
 Key = tuple[ModelSpec, str, Workload]
+# Rules without which a price means nothing: such a row has a wrong cell. Megatron-LM's own tests did run what they say, some of them
+# with groups of micro-batches that no rule of ours allows (--microbatch-group-size-per-virtual-pipeline-stage).
+MEANT = ("gpus", "batch", "layers", "ends", "schedule")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Prediction:
     terms: tuple[tuple[str, float], ...]  # leaves of the step, label and seconds, largest first
     memory: tuple[MemoryPrediction, ...]
     broken: tuple[str, ...]  # rules of parlay.layouts.rules that the run's layout breaks, although it ran
+    notes: tuple[str, ...] = ()  # what is odd in the row itself: cells of two meanings, figures that contradict each other
 
     @property
     def run(self) -> Run:
@@ -108,7 +112,7 @@ def validate_runs(runs: Sequence[Run], *, where: str | None = None, rates: Rates
         The filter cannot be read.
     """
     rates_of = rates or (lambda cluster: rates_named(cluster.id))
-    mapped = [map_run(run) for run in choose(runs, where)]
+    mapped = [_possible(map_run(run)) for run in choose(runs, where)]
     groups: dict[Key, list[Case]] = {}
     for case in mapped:
         if isinstance(case, Case):
@@ -121,6 +125,15 @@ def validate_runs(runs: Sequence[Run], *, where: str | None = None, rates: Rates
     return Validation(
         tuple(p for p in ordered if isinstance(p, Prediction)), tuple(u for u in ordered if isinstance(u, Unmapped))
     )
+
+
+def _possible(case: Case | Unmapped) -> Case | Unmapped:
+    """Return a case, or Unmapped where its layout cannot have run its batch, in the words in which an estimate refuses it."""
+    if isinstance(case, Unmapped) or case.run.format == "megatron-ci":
+        return case
+    found = check(case.layout, case.model, case.cluster, case.workload)
+    reason = next((broken.message for broken in found if broken.rule in MEANT), None)
+    return case if reason is None else Unmapped(case.run, reason)
 
 
 def _priced(cases: list[Case], rates_of: RatesOf) -> Iterable[Prediction | Unmapped]:
@@ -167,7 +180,8 @@ def _prediction(
     order = np.argsort(-seconds)
     terms = tuple((leaves[i].label, float(seconds[i])) for i in order if seconds[i] > 0)
     names = tuple(name for name, mask in broken.items() if bool(mask[row]))
-    return Prediction(case, step, measured.step_s, measured.how, terms or (("step", step),), memory, names)
+    notes = (*case.run.readings, *([measured.against] if measured.against else []))
+    return Prediction(case, step, measured.step_s, measured.how, terms or (("step", step),), memory, names, notes)
 
 
 def _bytes(measured: Memory, prices: Prices, row: int, case: Case) -> float:

@@ -13,7 +13,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -28,6 +28,7 @@ PACKAGED = ("published-runs.csv", "vtrain-multi-node.csv", "vtrain-single-node.c
 PACKAGED_SETTINGS = DATA / "run-settings.csv"
 MOST_BYTES = 64 << 20  # of a file of runs
 MOST_ROWS = 200_000
+MOST = 1 << 40  # of a count
 
 PUBLISHED = (
     "id", "framework", "model", "hardware", "num_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp", "dp",
@@ -109,6 +110,7 @@ class Run:
     flops_convention: str = ""
     memory: tuple[Memory, ...] = ()
     notes: str = ""
+    readings: tuple[str, ...] = ()  # how cells were read that may mean two things
     columns: Mapping[str, str] = dataclasses.field(
         default_factory=dict
     )  # every cell of the row, and of its settings as settings.NAME
@@ -126,6 +128,7 @@ class Cells:
     def __init__(self, row: Mapping[str, str]) -> None:
         self.row = row
         self.problems: list[str] = []
+        self.readings: list[str] = []
 
     def text(self, name: str) -> str:
         """Return a cell as text."""
@@ -146,6 +149,10 @@ class Cells:
         if not math.isfinite(value) or value <= 0:
             self.problems.append(f"{name} is {text[:40]}, not a number above 0")
             return None
+        if scale == UNITS["k"]:
+            self.readings.append(
+                f"{name} of {text[:40]} read as {value:,.12g}: k is 1,024 in a file of runs, as its sources mean it"
+            )
         return value
 
     def degree(self, name: str) -> int | None:
@@ -157,7 +164,10 @@ class Cells:
         value = self.real(name)
         if value is None:
             return None
-        if value != int(value) or value > 1 << 40:
+        if value > MOST:
+            self.problems.append(f"{name} is {self.text(name)[:40]}, more than {MOST:,}")
+            return None
+        if value != int(value):
             self.problems.append(f"{name} is {value:g}, not a whole number")
             return None
         return int(value)
@@ -205,9 +215,19 @@ def read_runs(path: Path, settings: Path | None = None) -> list[Run]:
         return [vtrain_run(row, path.stem, number) for number, row in enumerate(rows, start=1)]
     if kind == "megatron-ci":
         return [ci_run(row) for row in rows]
-    joined = settings_by_id(settings) if settings else {}
-    runs = [published_run(row, joined.get(row["id"].strip(), {})) for row in rows]
-    _unique((run.id for run in runs), path)
+    joined, unclear = settings_by_id(settings) if settings else ({}, {})
+    runs: list[Run] = []
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows, start=1):
+        given = row["id"].strip()
+        run = published_run(row | {"id": given or f"row-{number}"}, joined.get(given, {}))
+        if not given:
+            run = dataclasses.replace(run, readings=(*run.readings, f"row {number} has no id: it is called row-{number}"))
+        problem = unclear.get(given)
+        if run.id in first:
+            problem = f"its id is that of row {first[run.id]} too"
+        first.setdefault(run.id, number)
+        runs.append(dataclasses.replace(run, problems=(problem, *run.problems)) if problem else run)
     return runs
 
 
@@ -257,12 +277,22 @@ def format_of(header: list[str], path: Path) -> Format:
     return kind
 
 
-def settings_by_id(path: Path) -> dict[str, dict[str, str]]:
-    """Return the rows of a settings file by run id; raises UsageError as `read_runs` does."""
+def settings_by_id(path: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return the rows of a settings file by run id, and why those of some ids cannot be used; raises UsageError as `read_runs` does."""
     header, rows = read_table(path)
     _has_columns(header, SETTINGS, path)
-    _unique((row["id"].strip() for row in rows), path)
-    return {row["id"].strip(): row for row in rows}
+    found: dict[str, dict[str, str]] = {}
+    places: dict[str, list[int]] = {}
+    for number, row in enumerate(rows, start=1):
+        given = row["id"].strip()
+        if not given:
+            raise UsageError(f"row {number} has no id", where=str(path), hint="settings are joined by id: give every row one")
+        places.setdefault(given, []).append(number)
+        found[given] = row
+    unclear = {
+        given: f"the settings file has its id in rows {' and '.join(map(str, at))}" for given, at in places.items() if len(at) > 1
+    }
+    return found, unclear
 
 
 def _has_columns(header: list[str], needed: tuple[str, ...], path: Path) -> None:
@@ -273,16 +303,6 @@ def _has_columns(header: list[str], needed: tuple[str, ...], path: Path) -> None
         raise UsageError(
             f"has no column '{missing[0]}'{more}", where=str(path), hint=f"did you mean {' or '.join(near)}?" if near else None
         )
-
-
-def _unique(ids: Iterable[str], path: Path) -> None:
-    seen: dict[str, int] = {}
-    for row, one in enumerate(ids, start=1):
-        if not one:
-            raise UsageError(f"row {row} has no id", where=str(path), hint="give every row an id of its own")
-        if one in seen:
-            raise UsageError(f"has the id '{one[:60]}' twice, in rows {seen[one]} and {row}", where=str(path))
-        seen[one] = row
 
 
 def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
@@ -308,7 +328,7 @@ def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
         step_s=cells.real("step_time_s"), tokens_per_s_per_gpu=cells.real("tokens_per_s_per_gpu"),
         flops_per_s_per_gpu=None if teraflops is None else teraflops * 1e12, flops_convention=cells.text("flops_convention"),
         memory=_published_memory(cells), notes=cells.text("notes"), columns=MappingProxyType(columns),
-        problems=tuple(cells.problems),
+        problems=tuple(cells.problems), readings=tuple(cells.readings),
     )  # fmt: skip
 
 
@@ -366,7 +386,7 @@ def vtrain_run(row: Mapping[str, str], name: str, number: int) -> Run:
         seq_len=cells.whole("sequence length"), micro_batch=cells.whole("micro batch"), global_batch=cells.whole("global batch"),
         tp=cells.whole("tensor parallelism"), cp=1, pp=cells.whole("pipeline parallelism"), dp=cells.whole("data parallelism"),
         step_s=None if milliseconds is None else milliseconds / 1e3, columns=MappingProxyType({**row, **VTRAIN_SETTINGS}),
-        problems=tuple(cells.problems),
+        problems=tuple(cells.problems), readings=tuple(cells.readings),
     )  # fmt: skip
 
 
@@ -388,5 +408,5 @@ def ci_run(row: Mapping[str, str]) -> Run:
         seq_len=cells.whole("seq"), micro_batch=cells.whole("mbs"), global_batch=cells.whole("gbs"), tp=cells.whole("tp"),
         cp=cells.whole("cp"), pp=cells.whole("pp"), ep=cells.whole("ep"), etp=cells.whole("etp"), sp=cells.flag("sp"),
         step_s=cells.real("iter_time_median_s"), memory=tuple(memory), columns=MappingProxyType(dict(row)),
-        problems=tuple(cells.problems),
+        problems=tuple(cells.problems), readings=tuple(cells.readings),
     )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from parlay.calibrate.file import load_calibration, save_calibration, summarise
 from parlay.calibrate.fits import fitted
 from parlay.cli.main import main
+from parlay.hardware.load import load_cluster
 from parlay.rates.calibration_file import (
     Calibration,
     Gemm,
@@ -251,6 +252,13 @@ def test_run_says_what_it_cannot_take(ran, tmp_path):
         code, _, err = ran("calibrate", "run", "-o", tmp_path / "c.json", *arguments)
         assert code == 2
         assert words in err
+
+
+def test_the_guides_own_device_with_more_memory(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs/guides/calibrate.md").read_text()
+    path = tmp_path / "more.toml"
+    path.write_text(next(text for text in guide.split("```toml\n")[1:] if "[device.memory]" in text).split("```")[0])
+    assert load_cluster(path).device.memory.allocatable.value == 158.4 * 2**30
 
 
 def test_the_guides_own_hardware_file_takes_a_calibration_of_that_machine(ran, file, tmp_path):

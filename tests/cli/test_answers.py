@@ -449,3 +449,29 @@ def test_a_framework_that_nobody_measured_is_named(parlay):
         out = " ".join(parlay(*told).out.split())
         assert ("none of them ran under hai-llm" in out) != measured
         assert parlay(*told, "--json").document["estimate"]["expected"]["framework_measured"] is measured
+
+
+def test_rates_of_a_list_keep_their_digits(parlay):
+    """AWS's 400 Gbit/s for eight GPUs are 6.25 GB/s each, not 6.2."""
+    lines = parlay("hardware", "list").out.splitlines()
+    assert next(line for line in lines if line.startswith("aws-p4d ")).split()[4:6] == ["300", "6.25"]
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "title"),
+    [("1", "1", "1f1b: 1 stage, 1 micro-batch"), ("2", "4", "1f1b: 2 stages, 4 micro-batches")],
+)
+def test_one_stage_is_one(parlay, tmp_path, stages, micro_batches, title):
+    path = tmp_path / "x.svg"
+    ran = parlay("schedule", "1f1b", "--stages", stages, "--micro-batches", micro_batches, "-o", path)
+    assert ran.out.startswith(f"{title}\n")
+    assert f"{title}, step" in path.read_text()
+
+
+def test_two_models_are_compared_term_by_term(parlay, tmp_path):
+    """Each tensor that a layer keeps stands once, not under two names of the kind of layer."""
+    for name in ("llama-3.1-70b", "llama-3.1-8b"):
+        (tmp_path / f"{name}.toml").write_text(f"model = '{name}'\ncluster = 'dgx-h100'\n[layout]\ntp = 8\npp = 4\n")
+    ran = parlay("compare", tmp_path / "llama-3.1-70b.toml", tmp_path / "llama-3.1-8b.toml")
+    assert ran.code == 0
+    assert ran.out.count("\nlayer input ") == 1

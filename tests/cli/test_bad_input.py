@@ -33,7 +33,25 @@ def assert_refused(ran, message, hint=""):
         (["plan", "llama-3.1-8b", "--gpus", "8"], "no cluster given", "parlay hardware list"),
         (["plan", "llama-3.1-8b", "--on", "dgx-h100"], "no GPU count given", "--gpus"),
         ([*PLAN[:-1], "0"], "gpus: must be a whole number from 1", ""),
-        ([*PLAN[:-1], "-8"], "gpus: must be a whole number from 1", ""),
+        ([*PLAN[:-1], "-8"], "gpus: must be a whole number from 1", "such as 64"),
+        ([*PLAN, "--frobnicate"], "no such option: --frobnicate", "`parlay plan --help`"),
+        ([*PLAN, "--seqlen", "8"], "no such option: --seqlen", "did you mean --seq-len?"),
+        (["sweep", "", "--on", "dgx-h100", "--gpus", "8"], "MODEL: '' is not a list", "llama-3.1-8b,llama-3.1-70b"),
+        (["sweep", "llama-3.1-8b", "--on", ",", "--gpus", "8"], "--on: ',' is not a list", "dgx-h100,dgx-h200"),
+        ([*ESTIMATE, "--layout", "tp8.tp4"], "'tp' is given twice", "every axis once"),
+        ([*ESTIMATE, "--layout", "tp0"], "tp must be at least 1, got 0", "leaving it out"),
+        (
+            ["explain", "nonsense.term", *ESTIMATE[1:], "--layout", "tp8.pp4"],
+            "unknown term 'nonsense.term'",
+            "parlay explain step",
+        ),
+        (
+            ["schedule", "1f1b", "--weight", "5"],
+            "--weight: the weight gradient takes 5 s, more than the whole backward of 2 s",
+            "at most 2",
+        ),
+        (["show", "sp", "--tp", "3", "--seq", "10", "--hidden", "6"], "--seq: 10 does not divide over --tp 3", "9 or 12"),
+        (["show", "sp", "--tp", "8", "--seq", "16", "--hidden", "7"], "--hidden: 7 does not divide over --tp 8", "choose 8"),
         ([*PLAN, "--seq-len", "-3"], "seq_len", ""),
         ([*PLAN, "--seq-len", "nan"], "'nan' is not a count", "512"),
         ([*PLAN, "--seq-len", "8 GiB"], "'8 GiB' is not a count", "512"),
@@ -360,3 +378,64 @@ def test_a_directory(parlay, tmp_path):
 
 def test_deeply_nested_toml(parlay, run_file):
     assert_refused(parlay("check", run_file("x = " + "[" * 5000 + "]" * 5000)), "nested too deeply")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "message", "hint"),
+    [
+        ("run.toml", "model = 'llama-3.1-8b'\n[layout]\ndp = 8\n", ["check", "run.toml"], "no cluster given", 'cluster = "dgx-h100"'),
+        ("run.toml", "model = 'llama-3.1-8b'\ncluster = 'dgx-h100'\n", ["check", "run.toml"], "no GPU count given", "gpus = 64"),
+        ("c.toml", "", ["plan", "llama-3.1-8b", "--on", "c.toml", "--gpus", "8"], "is empty", "extends ="),
+        ("m.json", '{"a":', ["plan", "m.json", "--on", "dgx-h100", "--gpus", "8"], "not valid JSON", "that line"),
+        ("d.json", '{"a":', [*PLAN, "--from", "d.json"], "not valid JSON", "that line"),
+        ("s.json", '{"a":', ["schedule", "s.json"], "not valid JSON", "TOML"),
+        (
+            "c.toml", 'extends = "dgx-h100"\n[device]\nmemory = "160 GiB"\n', ["plan", "llama-3.1-8b", "--on", "c.toml", "--gpus", "8"],
+            "device: memory: must be a table, got '160 GiB'", "its keys: marketed, allocatable, visible (may be left out)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_file_gets_a_hint_on_what_to_write(parlay, tmp_path, monkeypatch, name, text, arguments, message, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(text)
+    assert_refused(parlay(*arguments), message, hint)
+
+
+def test_a_budget_takes_mfu_in_percent(parlay, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("model = 'llama-3.2-1b'\ncluster = 'dgx-h100'\n[layout]\ndp = 8\n[budget]\nmfu = '1.5%'\n")
+    ran = parlay("check", str(path), "--json")
+    assert ran.code == 0
+    assert [x["limit"] for x in json.loads(ran.out)["limits"] if x["name"] == "mfu"] == [0.015]
+    assert_refused(parlay("check", str(path), "--set", 'budget.step_s="45%"'), "'45%' is a share, but step_s is none", "mfu")
+    assert_refused(parlay("check", str(path), "--set", 'budget.mfu="145%"'), "must be a share from 0 to 1", "")
+
+
+@pytest.mark.parametrize("arguments", [
+    ["plan", "gpt2", "--on", "dgx-h100", "--gpus", "8"], ["estimate", "gpt2", "--on", "dgx-h100", "--layout", "dp8"],
+    ["sweep", "gpt2", "--on", "dgx-h100", "--gpus", "8"], ["compare", "gpt2", "--on", "dgx-h100", "--layout", "dp8", "--layout", "tp2.dp4"],
+])  # fmt: skip
+def test_a_context_that_the_model_was_not_made_for_is_noted_once(parlay, arguments):
+    ran = parlay(*arguments, "--seq-len", "2048", "--json")
+    note = "note: a context of 2,048 tokens is longer than the 1,024 positions that GPT-2 small was made for: they must be extended\n"
+    assert ran.err == note
+    assert ran.code == 0
+    assert parlay(*arguments, "--seq-len", "1024", "--json").err == ""
+    if arguments[0] != "sweep":
+        assert parlay(*arguments, "--seq-len", "2048", "--set", "training.document_len=512", "--json").err == ""
+
+
+def test_a_run_of_less_than_a_step_is_noted(parlay):
+    ran = parlay(*ESTIMATE, "--layout", "tp8.pp4", "--tokens", "15", "--json")
+    assert (
+        ran.err == "note: the run of 15 tokens is less than one step of 2,097,152: its time and cost are of that part of a step\n"
+    )
+    assert parlay(*ESTIMATE, "--layout", "tp8.pp4", "--tokens", "2097152", "--json").err == ""
+
+
+def test_no_minus_zero_in_json(capsys):
+    from parlay.cli.output import say_json
+
+    say_json({"a": -0.0, "b": [(-0.0, 1.5)], "c": 0, "d": -1.0})
+    assert "-0.0" not in (out := capsys.readouterr().out)
+    assert json.loads(out) == {"a": 0.0, "b": [[0.0, 1.5]], "c": 0, "d": -1.0}

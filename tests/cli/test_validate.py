@@ -70,6 +70,16 @@ def test_frameworks_by_parlays_own_names(capsys, tmp_path):
     assert "or one of Parlay's own: megatron-core" in err
 
 
+def test_what_is_odd_in_a_row_is_told(capsys, tmp_path):
+    """In text and in the document, whose assumptions say each thing once."""
+    (tmp_path / "r.csv").write_text(HEADER + ROW.replace(",8192,", ",8k,"))
+    assert main(["validate", "--runs", str(tmp_path / "r.csv")]) == 0
+    assert "seq_len of 8k read as 8,192" in capsys.readouterr().out
+    assert main(["validate", "--runs", str(tmp_path / "r.csv"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["predictions"][0]["assumptions"]
+    assert sum("8k read as 8,192" in text for text in said) == 1
+
+
 def test_no_run_predicted_is_a_no(capsys, tmp_path):
     (tmp_path / "r.csv").write_text(HEADER + ROW.replace("NeMo", "megatron"))
     assert main(["validate", "--runs", str(tmp_path / "r.csv")]) == 1

@@ -1,5 +1,7 @@
 """LoRA: what is trained, what frozen weights save in memory and in time, and what adapters cost."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -126,6 +128,42 @@ def test_adapters_exchange_over_the_tensor_parallel_ranks():
     full = costs(Workload(cuda_graphs=True), Layout(tp=2)).exposed_forward["tp"][0]
     assert alone == 0
     assert pair > full
+
+
+def test_an_adapter_beside_a_row_parallel_layer_sends_what_that_layer_sends():
+    """Megatron-Bridge's ParallelLinearAdapter gathers B's whole output, and under sequence parallelism its gradient too."""
+
+    def exposed(modules, sp, framework="megatron-core"):
+        found = costs(workload(16, modules, cuda_graphs=True, framework=framework), Layout(tp=4, sp=sp))
+        return np.array([found.exposed_forward["tp"][0], found.exposed_backward["tp"][0]])
+
+    none = exposed(("qkv",), True)
+    wide = exposed(("qkv", "out"), True) - none
+    assert wide[0] == pytest.approx(wide[1], rel=1e-6)  # a sum of the rank's width and one gathering, each way
+    without = exposed(("qkv", "out"), False) - exposed(("qkv",), False)
+    assert without[0] == pytest.approx(wide[0], rel=1e-6)
+    assert without[1] < 0.2 * wide[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "trained_s", "lora_s"),
+    [
+        ("llama-3.1-8b", {"dp": 8}, 6.53, 5.42),
+        ("llama-3.1-8b", {"tp": 4, "dp": 2}, 7.74, 8.42),
+        ("llama-3.1-70b", {"pp": 8, "dp": 4}, 19.4, 14.8),
+        ("llama-3.1-70b", {"tp": 8, "pp": 4}, 18.0, 18.9),
+    ],
+)
+def test_the_guide_tells_what_lora_saves(name, layout, trained_s, lora_s):
+    """docs/guides/fine-tuning.md: these numbers and no others stand in its table."""
+    x = Layout(**layout)
+    steps = [
+        estimate(load_model(name), load_cluster("dgx-h100"), Workload(seq_len=8192, global_batch=64, lora_rank=r), x).step_s
+        for r in (None, 16)
+    ]
+    assert steps == pytest.approx([trained_s, lora_s], rel=0.005)
+    said = f"| {trained_s:#.3g} s | {lora_s:#.3g} s | {100 * (steps[1] / steps[0] - 1):+.0f} % |"
+    assert said in (pathlib.Path(__file__).parents[2] / "docs/guides/fine-tuning.md").read_text()
 
 
 def test_only_adapters_are_reduced_and_stepped():

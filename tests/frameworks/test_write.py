@@ -150,15 +150,27 @@ def test_torchtitan_makes_the_chunks_that_are_written(name, pp, schedule, vpp, f
 @pytest.mark.parametrize(
     ("layout", "way", "other"),
     [
-        ({"dp": 8}, "--cpu-offloading-num-layers", "fine-grained"),
         ({"dp": 4, "pp": 2}, "--fine-grained-activation-offloading", "--cpu-offloading"),
         ({"dp": 8, "recompute": ("norm",)}, "--fine-grained-activation-offloading", "--cpu-offloading"),
     ],
 )
 def test_the_way_of_offloading_activations_that_runs_is_said(layout, way, other):
     """--cpu-offloading refuses pipeline stages and recompute (transformer_config.py)."""
-    notes = written(load_model("llama-3.1-8b"), Workload(global_batch=64), Layout(**layout, offload_activations=0.5)).notes
-    assert any(way in note and other not in note for note in notes)
+    found = written(load_model("llama-3.1-8b"), Workload(global_batch=64), Layout(**layout, offload_activations=0.5))
+    assert any("0.5 of the activations" in note and way in note and other not in note for note in found.notes)
+    assert "offload" not in found.text
+
+
+@pytest.mark.parametrize(("share", "layers", "read"), [(0.5, 16, 0.5), (1.0, 31, 1.0), (0.01, 1, 1 / 32)])
+def test_offloaded_activations_are_written_by_layer(share, layers, read):
+    """Of 32 layers; the last one stays (Transformer Engine's get_cpu_offload_context), so that all but one are all."""
+    x = Layout(dp=8, offload_activations=share)
+    found = written(load_model("llama-3.1-8b"), Workload(global_batch=64), x)
+    assert f"--cpu-offloading --cpu-offloading-num-layers {layers}" in found.text
+    assert read_script(found.text, "s.sh", "m", 8, 32).table["layout"]["offload_activations"] == read
+    bare = read_script(found.text, "s.sh", "m", 8)
+    assert bare.table["layout"]["offload_activations"] == 0
+    assert any(f"activations of {layers} layers on the host" in note for note in bare.notes)
 
 
 @pytest.mark.parametrize(

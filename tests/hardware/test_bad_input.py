@@ -36,7 +36,7 @@ BAD_DEVICE = {
     "date": ("power_w = 2024-01-01", "power_w", "got date"),
     "list": ("power_w = [700]", "power_w", "got list"),
     "number for a name": ("name = 5", "name", "string"),
-    "text for a table": ("memory = '80 GB'", "memory", "Memory"),
+    "text for a table": ("memory = '80 GB'", "memory", "marketed, allocatable"),
     "bad kind": ("[power_w]\nvalue = '700 W'\nkind = 'guess'", "power_w.kind", "'datasheet'"),
     "value of a quantity missing": ("[l2_bytes]\nvalue = []", "l2_bytes", "got list"),
     "more than is visible": ("[memory]\nallocatable = '80 GiB'", "memory", "more than visible"),

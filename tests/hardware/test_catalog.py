@@ -135,7 +135,9 @@ def test_names_are_unique(listing):
 @pytest.mark.parametrize("device", [d.id for d in list_devices()])
 def test_memory_is_ordered_and_allocatable_is_never_the_number_on_the_box_where_a_better_one_exists(device):
     memory = load_device(device).memory
+    assert memory.allocatable.value <= memory.marketed.value
     if memory.visible:
+        assert memory.visible.value <= memory.marketed.value
         assert memory.allocatable.value <= memory.visible.value
         assert memory.allocatable.value > 0.95 * memory.visible.value
     assert memory.allocatable.kind in ("measured", "derived")

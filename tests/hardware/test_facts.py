@@ -32,7 +32,7 @@ def test_h100_memory_is_neither_80e9_bytes_nor_74_gib():
     memory = load_device("h100").memory
     assert memory.visible.value == 85_520_809_984
     assert memory.visible.value / GIB == pytest.approx(79.65, abs=0.005)
-    assert memory.marketed.value / GIB == pytest.approx(74.5, abs=0.05)
+    assert memory.marketed.value / GIB == 80  # five stacks of 16 GiB
     assert memory.allocatable.value / GIB == pytest.approx(79.19, abs=0.07)
 
 

@@ -109,6 +109,8 @@ CASES = [
     ("ep_overlap", mixture(), {"framework": DEEPSPEED}, {"dp": 8, "ep": 4, "ep_overlap": True}, {"ep_overlap": False}, ["deepspeed does not overlap expert traffic", "turn ep_overlap off"]),
     ("ep_overlap", mixture(), {"framework": HAI}, {"pp": 2, "dp": 4, "ep": 4, "ep_overlap": True}, {"schedule": "dualpipe"}, ["only under DualPipe"]),
     ("ep_overlap", mixture(), {"framework": HAI}, {"dp": 8, "ep": 4, "ep_overlap": True}, {"ep_overlap": False}, ["only under DualPipe"]),
+    ("overlap", dense(), {"overlap_param_gather": True}, {"dp": 8}, {"zero": 3}, ["without overlap_grad_reduce", "overlap_grad_reduce=true"]),
+    ("overlap", dense(), {"overlap_param_gather": True, "overlap_grad_reduce": False}, {"dp": 8, "zero": 3}, {"zero": 0}, ["refuses"]),
     ("order", dense(), {}, {"tp": 2, "pp": 2, "dp": 2, "order": ("pp", "tp", "cp", "dp")}, {"order": ("tp", "cp", "pp", "dp")}, ["pp-tp-cp-dp", "tp-cp-pp-dp"]),
     ("order", dense(), {"framework": TITAN}, {"zero": 3, "pp": 2, "dp": 4, "order": ("tp", "cp", "pp", "dp")}, {"pp": 1, "dp": 8}, ["torchtitan does not place", "tp-cp-dp-pp"]),
     ("order", mixture(), {}, {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "order": ("tp", "cp", "pp", "dp")}, {"ep": 2}, ["copies of experts (2)", "rest (4)", "etp x ep = tp x cp = 2"]),

@@ -204,3 +204,16 @@ def test_config_json_file_directory_and_stream(tmp_path, monkeypatch):
 def test_listing_needs_no_pydantic_validation_of_every_file():
     loader._catalog.cache_clear()
     assert timeit.timeit(list_models, number=1) < 1.0
+
+
+def test_models_of_one_kind_of_layer_call_it_the_same():
+    """Else `compare` of two models lists every activation of a layer twice, under two names."""
+    named: dict[tuple[str, str, bool], set[str]] = {}
+    for summary in list_models():
+        model = load_model(summary.id)
+        if len(model.kinds) == 1:
+            ((name, kind),) = model.kinds.items()
+            windowed = getattr(kind.mixer, "window", None) is not None
+            named.setdefault((kind.mixer.kind, kind.mlp.kind, windowed), set()).add(name)
+    assert {key: len(names) for key, names in named.items() if len(names) > 1} == {}
+    assert named["gqa", "dense", False] == {"attention_dense"}

@@ -28,6 +28,7 @@ from parlay.search.ladder import (
     largest,
     model_ladder,
     rungs,
+    whole_batch,
 )
 from parlay.search.space import Counted, Space, layouts_of
 
@@ -122,6 +123,20 @@ def test_a_given_model_gets_fewest_gpus_and_longest_sequence():
     assert by_name["one GPU"].layout is None
     assert by_name["+ ZeRO-3"].fewest_gpus * found.limit_bytes > state
     assert by_name["+ optimizer on the host"].fewest_gpus < by_name["+ recompute"].fewest_gpus
+
+
+def test_fewest_gpus_are_whole_nodes_not_powers_of_two():
+    """Three nodes of DGX H100 hold Llama 3.1 70B with full recompute; two do not, whichever layout."""
+    model, h100, work = load_model("llama-3.1-70b"), load_cluster("dgx-h100"), Workload()
+    found = model_ladder(model, h100, 64, work)
+    by_name = {s.rung: s for s in found.steps}
+    rung = next(r for r in rungs(experts=False) if r.name == "+ recompute")
+    assert by_name["+ recompute"].fewest_gpus == 24
+    assert fits(model, h100, whole_batch(work, 24), 24, rung)
+    assert not fits(model, h100, whole_batch(work, 16), 16, rung)
+    text = " ".join(" ".join(ladder_lines([found], Page())).split())
+    assert "layout on 64 GPUs" in text
+    assert "parts of a node that divide it, and whole nodes" in text
 
 
 def test_hosts_without_room_take_no_optimizer():

@@ -164,7 +164,7 @@ def test_qwen3_30b_on_one_node_keeps_one_copy_of_each_expert():
 
 
 def test_qwen3_235b_does_not_fit_on_32_gpus():
-    """verl issue 3360: 235.09e9 parameters x 18 bytes need 50 GPUs for the state alone; the next power of two is 64.
+    """verl issue 3360: 235.09e9 parameters x 18 bytes need 50 GPUs for the state alone; of whole nodes 7 are enough.
 
     verl pull request 3019: with the optimizer on the host 32 are enough.
     """
@@ -178,8 +178,9 @@ def test_qwen3_235b_does_not_fit_on_32_gpus():
     assert found.nearest_miss.over_bytes > 10e9
     assert "expert moments" in [label for label, _ in found.nearest_miss.largest]
     assert "move the optimizer state to host memory (--fix offload_optimizer=1)" in found.cheapest_lever
-    assert "use 64 GPUs, the first doubling that fits" in found.cheapest_lever
-    assert plan(model, H100, work, 64, top=1).fitting > 0
+    assert "use 56 GPUs, the fewest in whole nodes that fit" in found.cheapest_lever
+    assert plan(model, H100, work, 56, top=1).fitting > 0
+    assert not any(plan(model, H100, work, n, top=1, levers=False).fitting for n in (40, 48))
     hosted = dataclasses.replace(default_space(work), offload_optimizer=(1.0,))
     assert plan(model, H100, work, 32, top=1, space=hosted).fitting > 0
 
@@ -192,13 +193,14 @@ def test_deepseek_v3_fits_on_96_gpus_with_its_optimizer_on_the_host():
     assert plan(model, H100, work, 96, top=1, space=dataclasses.replace(space, offload_optimizer=(1.0,))).fitting > 0
 
 
-@pytest.mark.parametrize(("cluster", "gpus", "least"), [("dgx-h200", 2, 128), ("dgx-h100", 2, 256)])
+@pytest.mark.parametrize(("cluster", "gpus", "least"), [("dgx-h200", 2, 104), ("dgx-h100", 2, 176)])
 def test_no_fit_names_a_number_of_gpus_that_is_enough(cluster, gpus, least):
     """aiconfigurator pull request 437 and inference-sim issue 624: DeepSeek-V3 on two GPUs: how many are needed."""
     model, work = load_model("deepseek-v3"), Workload(seq_len=4096, global_batch=512)
     found = plan(model, load_cluster(cluster), work, gpus)
     assert found.rows == ()
-    assert f"use {least} GPUs, the first doubling that fits" in found.cheapest_lever
+    assert f"use {least} GPUs, the fewest in whole nodes that fit" in found.cheapest_lever
+    assert plan(model, load_cluster(cluster), work, least, top=1, levers=False).fitting > 0
     assert found.nearest_miss.peak_bytes > 16 * 671e9 / gpus
 
 

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from parlay.cli.main import main
-from parlay.cli.progress import ProgressBar
+from parlay.cli.progress import ProgressBar, line
 from parlay.estimate.estimate import estimate
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout
@@ -20,7 +20,7 @@ from parlay.search import explore
 from parlay.search import plan as module
 from parlay.search.plan import plan
 from parlay.search.sensitivity import GAIN, KINDS, LEAST, Faster, most_helpful, sensitivities, single_changes
-from parlay.search.spaces import default_space
+from parlay.search.spaces import default_space, wide_space
 
 H100 = load_cluster("dgx-h100")
 RATES = rates_for(H100)
@@ -160,6 +160,30 @@ def test_headroom_is_kept_and_shown():
     none = plan(MODEL, H100, WORK, 16, space=space.open(dataclasses.replace(asked, headroom_bytes=84e9)), levers=False)
     assert none.rows == ()
     assert none.nearest_miss.over_bytes == pytest.approx(none.nearest_miss.peak_bytes - (limit - 84e9))
+
+
+@pytest.mark.parametrize("width", [40, 60, 79, 80, 120])
+def test_the_bar_never_wraps(width):
+    """A line as wide as the terminal wraps and leaves its start behind; what was priced and how far it is stay to be read."""
+    for priced, best, share in ((1, None, 0.0), (123_456_789, 12.34, 0.5), (99_999_999, 1234.5, 1.0)):
+        text = line(priced, best, share, width - 1)
+        assert len(text) < width
+        assert f"{share:4.0%}" in text
+        assert width < 60 or f"{priced:,} layouts, " in text
+    assert "Ctrl-C" in line(123_456, 1.5, 0.5, 119)
+
+
+def test_the_bar_counts_the_second_pass_of_a_wide_search():
+    """Rows that save memory are tried after all others: the bar stood at 100 % for as long as that took."""
+    shares = []
+    space = dataclasses.replace(wide_space(WORK), micro_batch=(1, 2))
+    plan(MODEL, H100, WORK, 16, space=space, levers=False, progress=lambda priced, best, share: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    first = [s for s in shares if s <= 0.5]
+    assert first
+    assert len(shares) > len(first)
+    assert 0.5 in first
 
 
 class Terminal(io.StringIO):

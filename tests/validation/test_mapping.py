@@ -229,19 +229,6 @@ def test_nothing_measured_reaches_the_mapping(runs, tmp_path):
     assert len({(c.workload, c.layout, c.assumptions) for c in cases}) == 1
 
 
-def test_a_batch_that_micro_batches_do_not_divide_is_scaled(tmp_path):
-    """100 sequences over 8 ranks in micro-batches of 3: 5 rounds of 24, of which 100 / 120 are real."""
-    path = tmp_path / "runs.csv"
-    path.write_text(
-        "id,framework,model,hardware,num_gpus,precision,seq_len,micro_batch,global_batch,tp,pp,dp\n"
-        "a-1,llm-foundry,Llama3-8B,a100-40gb,8,bf16,2048,3,100,1,1,8\n"
-    )
-    case = map_run(read_runs(path)[0])
-    assert case.workload.global_batch == 120
-    assert case.scale == pytest.approx(100 / 120)
-    assert any("scaled" in text for text in case.assumptions)
-
-
 def test_assumptions_are_recorded(runs):
     said = map_run(runs["nanotron-002"]).assumptions
     assert any("ZeRO stage 1 (not printed)" in text for text in said)

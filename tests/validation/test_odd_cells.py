@@ -276,8 +276,50 @@ def test_empty_lines_of_a_spreadsheet_are_no_runs(file_of):
     assert len(read_runs(file_of(ROW, blank, blank)[0])) == 1
 
 
-def test_ids_that_are_missing_or_twice_name_their_rows(file_of):
-    with pytest.raises(UsageError, match=r"twice, in rows 1 and 3"):
-        read_runs(file_of(ROW, ROW | {"id": "row-002"}, ROW)[0])
-    with pytest.raises(UsageError, match=r"row 2 has no id"):
-        read_runs(file_of(ROW, ROW | {"id": ""})[0])
+def test_ids_that_are_missing_or_twice_are_told_and_leave_the_other_rows(file_of):
+    found = validate_runs(read_runs(file_of(ROW, ROW | {"id": "b-2"}, ROW, ROW | {"id": " "})[0]))
+    assert [p.run.id for p in found.predictions] == ["row-001", "b-2", "row-4"]
+    assert [(u.run.id, u.reason) for u in found.unpredicted] == [("row-001", "its id is that of row 1 too")]
+    assert found.predictions[2].notes == ("row 4 has no id: it is called row-4",)
+
+
+def test_settings_that_an_id_has_twice_leave_the_other_rows(file_of, tmp_path):
+    path, _ = file_of(ROW, ROW | {"id": "b-2"})
+    beside = tmp_path / "settings.csv"
+    beside.write_text("id,recompute\nb-2,full\nrow-001,none\nb-2,none\n")
+    found = validate_runs(read_runs(path, beside))
+    assert [p.run.id for p in found.predictions] == ["row-001"]
+    assert found.unpredicted[0].reason == "the settings file has its id in rows 1 and 3"
+    beside.write_text("id,recompute\n,full\n")
+    with pytest.raises(UsageError, match="row 1 has no id"):
+        read_runs(path, beside)
+
+
+@pytest.mark.parametrize(("cells", "reason"), [
+    ({"model": "Llama3-70B", "num_gpus": "64", "tp": "4", "cp": "2", "pp": "4", "dp": "2", "vpp": "5", "global_batch": "7"},
+     "dp=2 x micro-batch 1 = 2 does not divide the global batch of 7 sequences"),
+    ({"model": "Llama3-70B", "num_gpus": "64", "tp": "4", "cp": "2", "pp": "4", "dp": "2", "vpp": "5", "global_batch": "12"},
+     "interleaved 1F1B needs a multiple of pp=4 micro-batches, at least 4; there are 6"),
+    ({"num_gpus": "64", "pp": "64", "dp": "1"}, "pp=64 x vpp=1 = 64 chunks is more than the model's 32 layers, embedding and head"),
+    ({"framework": "NeMo Automodel", "pp": "2", "dp": "4", "micro_batch": "8", "global_batch": "100"},
+     "local batches of 8 on dp=4 ranks do not divide the global batch of 100 sequences"),
+])  # fmt: skip
+def test_a_batch_that_its_layout_cannot_run_is_not_predicted(file_of, cells, reason):
+    found = validate_runs(read_runs(file_of(ROW | {"framework": "Megatron-LM"} | cells, ROW | {"id": "b-2"})[0]))
+    assert [p.run.id for p in found.predictions] == ["b-2"]
+    assert [u.reason for u in found.unpredicted] == [reason]
+
+
+def test_thousands_of_a_file_are_said_to_be_powers_of_two(file_of):
+    (found,) = validate_runs(read_runs(file_of(ROW | {"seq_len": "8k"})[0])).predictions
+    said = "seq_len of 8k read as 8,192: k is 1,024 in a file of runs, as its sources mean it"
+    assert found.notes == (said,)
+    assert found.case.assumptions.count(said) == 1
+
+
+@pytest.mark.parametrize(("speed", "told"), [("13107.2", False), ("13500", False), ("2000", True)])
+def test_a_step_and_a_speed_that_contradict_each_other(file_of, speed, told):
+    """128 sequences of 8,192 tokens on 8 GPUs in 10 s are 13,107.2 tokens/s per GPU."""
+    (found,) = validate_runs(read_runs(file_of(ROW | {"tokens_per_s_per_gpu": speed})[0])).predictions
+    assert found.measured_s == 10
+    assert found.notes == (("the step of 10 s is compared, though 2,000 tokens/s per GPU make it 65.54 s",) if told else ())

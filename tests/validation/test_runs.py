@@ -93,7 +93,8 @@ def test_unknown_columns_are_kept_and_missing_cells_are_not_zero(tmp_path):
         ("0", "global_batch is 0, not a number above 0"),
         ("many", "global_batch is 'many', not a number"),
         ("12.5", "global_batch is 12.5, not a whole number"),
-        ("1e300", "global_batch is 1e+300, not a whole number"),
+        ("1e300", "global_batch is 1e300, more than 1,099,511,627,776"),
+        ("999999999999999", "global_batch is 999999999999999, more than 1,099,511,627,776"),
     ],
 )
 def test_a_bad_cell_is_a_problem_of_its_row_alone(tmp_path, cell, problem):
@@ -118,7 +119,6 @@ def test_settings_are_joined_by_id(tmp_path):
         (HEADER.replace("precision,", "") + ROW.replace("bf16,", ""), "has no column 'precision'"),
         (HEADER.replace("tp,pp,dp", "t,p,d") + ROW, "has no column 'tp' (and 2 more: pp, dp)"),
         ("name,price\napple,1\n", "is not a file of runs"),
-        (HEADER + ROW + ROW, "has the id 'a-001' twice"),
         (HEADER + "x\0y\n", "holds zero bytes"),
         (HEADER + '"' + "x" * 200_000 + '"\n', "is not a CSV file"),
     ],

@@ -254,7 +254,10 @@ def parse(text: str, where: str, log: Log) -> dict[str, Any]:
     try:
         data = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
-        raise UsageError(f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})", where=where) from None
+        raise UsageError(
+            f"not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})", where=where,
+            hint="download the model's config.json again, or correct that line",
+        ) from None  # fmt: skip
     except ValueError:
         raise UsageError("not valid JSON: a number with too many digits", where=where) from None
     except RecursionError:
