@@ -15,29 +15,23 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.kept import Kept
 from parlay.estimate.local import LocalParameters
+from parlay.estimate.optimizer import optimizer_step
 from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Owned, Pipes
-from parlay.estimate.placement import copies_of_a_stage, data_groups, shards_of
+from parlay.estimate.placement import data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
-from parlay.estimate.terms import Term, spread, weakest
+from parlay.estimate.terms import Term, spread
 from parlay.estimate.tied import tied_gradient
 from parlay.formulas.buffers import shard_copy_bytes
-from parlay.formulas.optimizer_step import host_step_s, step_traffic_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
-from parlay.rates.datasheet import HOST_ADAM_SHARE, HOST_MEMORY_BYTES_PER_S
 from parlay.rates.interface import Collective, Group, Rates
 
 Array = NDArray[np.float64]
 
-TRAFFIC = "optimizer_step.step_traffic_bytes"
-OF_HOST = (
-    "seconds of the stage that takes longest: on the GPU, of copies (gradients down, weights up) and of the host, as"
-    " optimizer_step.host_step_s has it, behind one another"
-)
 OF_LARGEST = "inputs of the stage that holds most, one round of it; the value leaves out what overlaps"
 ROUNDING = 1e-9  # of the traffic: what is hidden beyond this is more than the residue of a difference
 
@@ -116,7 +110,7 @@ def data_parallel(
         )
 
     owned = Owned.of(layouts, stages, pipes)
-    optimizer = _STEPS.of_columns(question, owned.columns, lambda: _optimizer(settings, cluster, owned, rates), stages.listed)
+    optimizer = _STEPS.of_columns(question, owned.columns, lambda: optimizer_step(*question, settings, owned), stages.listed)
     optimizer = spread(optimizer, owned.rows, owned.row_of)
     tied = tied_gradient(model, cluster, workload, settings, layouts, stages, rates)
     exposed = reduce + gather + copies + (tied.value if tied else 0.0)
@@ -358,42 +352,3 @@ def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
         scatter = scatter + reduced.seconds + np.where(copies.size > 1, again, 0.0)
         source = reduced.source
     return _Transfers(scatter, gather, source)
-
-
-def _optimizer(settings: Settings, cluster: Cluster, owned: Owned, rates: Rates) -> Term:
-    """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
-    layouts, stages, local = owned.layouts, owned.stages, owned.local.trained
-    split = (layouts.zero >= 1)[:, None]
-    dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
-    mine = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
-    on_device = mine * (1.0 - layouts.offload_optimizer[:, None])
-    fully = layouts.zero == 3
-    below, above = settings.step_of(sharded=False), settings.step_of(sharded=True)
-    moved = {name: np.where(fully, above[name], value) for name, value in below.items()}
-    stream = rates.stream(on_device * np.asarray(step_traffic_bytes(1.0, **moved))[:, None], "optimizer")
-    inputs = {"parameters_owned": mine.max(axis=1), **moved}
-    if not layouts.offload_optimizer.any():
-        seconds = np.where(stages.exists, stream.seconds, 0.0).max(axis=1)
-        return Term("step.optimizer", "optimizer", seconds, "s", TRAFFIC, inputs, stream.source)
-    hosted = mine * layouts.offload_optimizer[:, None]
-    down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
-    up = rates.host_copy(hosted * settings.wire_bytes, "to_device")
-    memory = cluster.host_memory_bytes_per_s
-    rate = HOST_MEMORY_BYTES_PER_S if memory is None else memory.value
-    kernel = ("gradient_bytes", "master_bytes", "moments_bytes", "weight_bytes")  # the share of the peak was taken on Adam alone
-    each = np.asarray(step_traffic_bytes(1.0, **{name: moved[name] for name in kernel}))[:, None]
-    gpus = np.minimum(layouts.gpus, cluster.gpus_per_node.value)[:, None]
-    update = np.asarray(host_step_s(hosted, gpus=gpus, bytes_each=each, memory_bytes_per_s=rate, share=HOST_ADAM_SHARE))
-    whole = np.where(stages.exists, stream.seconds + down.seconds + up.seconds + update, 0.0)
-    worst = whole.argmax(axis=1)[:, None]
-
-    def of_worst(value: Array) -> Array:
-        return np.take_along_axis(np.broadcast_to(value, whole.shape), worst, axis=1)[:, 0]
-
-    inputs |= {
-        "parameters_on_host": of_worst(hosted), "device_seconds": of_worst(stream.seconds),
-        "copy_seconds": of_worst(down.seconds + up.seconds), "host_seconds": of_worst(update), "host_gpus": gpus[:, 0],
-        "host_bytes_each": of_worst(each), "host_memory_bytes_per_s": rate, "host_share": HOST_ADAM_SHARE,
-    }  # fmt: skip
-    source = weakest([down.source, up.source, "default"])
-    return Term("step.optimizer", "optimizer", of_worst(whole), "s", TRAFFIC, inputs, source, note=OF_HOST)

@@ -24,6 +24,7 @@ from parlay.estimate.memory_gathered import apart, gathered
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import Static, static_state
 from parlay.estimate.memory_tables import Tables
+from parlay.estimate.optimizer import muon_assumption
 from parlay.estimate.pipes import Owned, Pipes, codes
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import Stages
@@ -231,6 +232,8 @@ def _activations(
 def _assumptions(settings: Settings, workload: Workload, model: ModelSpec, pooled: NDArray[np.bool_]) -> tuple[str, ...]:
     """Return what the figures rest on beyond the frameworks' defaults."""
     said = list(settings.assumptions)
+    if settings.optimizer == "muon":
+        said.append(muon_assumption(settings))
     if not pooled.all():
         said.append(
             f"the allocator reserves {RESERVE_SHARE:.1%} beyond the peak (median of measured ranks; 0.7 % to 9.3 % occur)"

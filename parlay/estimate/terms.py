@@ -32,6 +32,7 @@ class Term:
     source: str = "exact"
     parts: tuple[Term, ...] = ()
     note: str = ""
+    pieces: tuple[Term, ...] = ()  # what it was put together from, for `explain` alone: they need not sum to it
 
     def walk(self) -> Iterator[Term]:
         """Yield this term and everything below it, parents first."""
@@ -55,6 +56,7 @@ class Term:
             self.source,
             tuple(p.at(row, stage) for p in self.parts),
             self.note,
+            tuple(p.at(row, stage) for p in self.pieces),
         )
 
 
@@ -73,6 +75,7 @@ def spread(term: Term, rows: NDArray[np.int64], row_of: NDArray[np.int64]) -> Te
         value=one(term.value),
         inputs={k: one(v) for k, v in term.inputs.items()},
         parts=tuple(spread(p, rows, row_of) for p in term.parts),
+        pieces=tuple(spread(p, rows, row_of) for p in term.pieces),
     )
 
 

@@ -106,11 +106,22 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
         out += ["", *render(columns, rows, page)]
     if term.inputs:
         out += ["", "inputs:", *fields([(k, _input(v)) for k, v in term.inputs.items()], page, indent="  ")]
+    if any(p.value for p in term.pieces):
+        out += ["", "put together from:", *_pieces(term, page)]
     formula = _formula_of(term)
     if formula:
         out += ["", f"formula {formula.name}:", *_equation(formula, page)]
         out += wrap(f"`parlay explain {formula.name}` shows its symbols and source", page, indent="  ")
     return out
+
+
+def _pieces(term: Term, page: Page) -> list[str]:
+    """Return one line a piece: what it is, its inputs, and its value."""
+    pieces = [p for p in term.pieces if p.value]
+    names = list(dict.fromkeys(name for p in pieces for name in p.inputs))
+    rows = [[p.label, *(_input(p.inputs[n]) if n in p.inputs else "" for n in names), quantity(p.value, p.unit)] for p in pieces]
+    columns = [Column("", right=False), *(Column(n.replace("_", " "), drop=1) for n in names), Column("value")]
+    return render(columns, rows, page, indent="  ")
 
 
 def _input(value: Any) -> str:
@@ -169,6 +180,7 @@ def term_document(e: Estimate, term: Term, whole: Term) -> dict[str, Any]:
         "layout": layout_document(e.layout),
         "memory_stage": e.worst_stage if whole.key == "memory" else None,
         "term": TermDocument.of(term).model_dump(),
+        "pieces": [TermDocument.of(p).model_dump() for p in term.pieces],
         "share": term.value / whole.value if whole.value else None,
     }
 
