@@ -20,7 +20,7 @@ from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory_buffers import caches, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
-from parlay.estimate.memory_gathered import apart, gathered
+from parlay.estimate.memory_gathered import OF_GATHERED, apart, gathered, gathered_inputs
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import Static, static_state
 from parlay.estimate.memory_tables import Tables
@@ -144,8 +144,9 @@ def memory(
     held_by = gathered(model, workload, settings, few, here, tables, local)
     cached = caches(model, workload, settings, few, here, tables)
     unsharded = Term(
-        "memory.gathered", "weights and buckets kept gathered", held_by.always, formula="buffers.bucket_bytes", source="default"
-    )
+        "memory.gathered", "weights and buckets kept gathered", held_by.always, formula="buffers.bucket_bytes", source="default",
+        inputs={"parameters": local.trained.total, **gathered_inputs(settings, tables)}, note=OF_GATHERED,
+    )  # fmt: skip
     top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]], held_by)
     beyond = outside(model, cluster, workload, few, tables)
     stays = cached.value + held_by.always
@@ -166,7 +167,9 @@ def memory(
         allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, owned.rows, owned.row_of), *parts))
         beside = reserve[moment_of] + buffers.allocator_reserve(fixed[owned.row_of], share=each[moment_of])
         free = Term("memory.reserve", "allocator's reserve", beside, formula="buffers.allocator_reserve", source="assumed",
-                    inputs={"share": each[moment_of]})  # fmt: skip
+                    inputs={"allocated": (filled + 0.0)[moment_of] + fixed[owned.row_of], "share": each[moment_of],
+                            "pools_bytes": (filled - held)[moment_of]},
+                    note="of what is allocated, and what the pools of streams keep beyond it")  # fmt: skip
         tree = total("memory", "device memory", (allocated, free, spread(beyond, rows, moment_of)))
         return dataclasses.replace(tree, value=total_bytes)
 
@@ -208,7 +211,11 @@ def _activations(
     for kind, value in by_kind.items():
         key = f"memory.activations.{kind}"
         if kind not in tables.layers:
-            parts.append(Term(key, f"{kind} modules", value * times, formula="activations.token_tensors"))
+            inputs = {"module_bytes": value / np.maximum(stages.kept_mtp, 1.0), "modules_in_flight": stages.kept_mtp * times}
+            note = "module_bytes x modules_in_flight: a layer's kept tensors, and those of the projection before it"
+            parts.append(
+                Term(key, f"{kind} modules", value * times, formula="activations.token_tensors", inputs=inputs, note=note)
+            )
             continue
         count = stages.kept_layers[kind] * times
         tensors = tuple(

@@ -31,9 +31,10 @@ Array = NDArray[np.float64]
 
 TRAFFIC = "optimizer_step.step_traffic_bytes"
 SCHULZ = "optimizer_step.newton_schulz_flops"
+OF_UPDATE = "value = bytes / bytes_per_s, bytes the formula's of parameters_owned"
 OF_HOST = (
-    "seconds of the stage that takes longest: on the GPU, of copies (gradients down, weights up) and of the host, as"
-    " optimizer_step.host_step_s has it, behind one another"
+    "seconds of the stage that takes longest: on the GPU (bytes / bytes_per_s), of copies (gradients to the host, weights back, bytes_each"
+    " of parameters_on_host) and of the host, as optimizer_step.host_step_s has it, behind one another"
 )
 # Newton-Schulz iterations of a step: Megatron-core muon_num_ns_steps (optimizer_config.py), torchtitan's DistributedMuon (ns_steps)
 # and DeepSpeed's muon_update (ns_steps) all have 5.
@@ -115,11 +116,13 @@ def optimizer_step(
     stream = rates.stream(on_device * np.asarray(step_traffic_bytes(1.0, **moved))[:, None], "optimizer")
     muon = _schulz(model, cluster, workload, rates, settings, owned) if settings.optimizer == "muon" else None
     inputs = {"parameters_owned": mine.max(axis=1), **moved}
+    inputs |= _rate(cluster, on_device * np.asarray(step_traffic_bytes(1.0, **moved))[:, None], stream.seconds)
     if not layouts.offload_optimizer.any() and muon is None:
         seconds = np.where(stages.exists, stream.seconds, 0.0).max(axis=1)
-        return Term("step.optimizer", "optimizer", seconds, "s", TRAFFIC, inputs, stream.source)
+        return Term("step.optimizer", "optimizer", seconds, "s", TRAFFIC, inputs, stream.source, note=OF_UPDATE)
     whole, update, copies = stream.seconds, np.zeros_like(mine), np.zeros_like(mine)
-    source, note, hosted = stream.source, "", mine * layouts.offload_optimizer[:, None]
+    source, note, hosted = stream.source, OF_UPDATE, mine * layouts.offload_optimizer[:, None]
+    of_copies: dict[str, Array | float] = {}
     memory = cluster.host_memory_bytes_per_s
     rate = HOST_MEMORY_BYTES_PER_S if memory is None else memory.value
     # The share of the peak was taken on Adam alone.
@@ -130,6 +133,9 @@ def optimizer_step(
         down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
         up = rates.host_copy(hosted * settings.wire_bytes, "to_device")
         update = np.asarray(host_step_s(hosted, gpus=gpus, bytes_each=each, memory_bytes_per_s=rate, share=HOST_ADAM_SHARE))
+        for way, width, copied in (("to_host", settings.gradient_bytes, down), ("to_device", settings.wire_bytes, up)):
+            reached = np.divide(hosted * width, copied.seconds, out=np.zeros_like(hosted), where=hosted > 0)
+            of_copies |= {f"{way}_bytes_each": width, f"{way}_bytes_per_s": reached}
         copies, whole = down.seconds + up.seconds, stream.seconds + down.seconds + up.seconds + update
         source, note = weakest([down.source, up.source, "default"]), OF_HOST
     worst = np.where(stages.exists, whole + (muon.seconds + muon.exchange if muon else 0.0), 0.0).argmax(axis=1)[:, None]
@@ -137,12 +143,12 @@ def optimizer_step(
     def of_worst(value: Array) -> Array:
         return np.take_along_axis(np.broadcast_to(value, whole.shape), worst, axis=1)[:, 0]
 
-    if note:
+    if note == OF_HOST:
         inputs |= {
             "parameters_on_host": of_worst(hosted), "device_seconds": of_worst(stream.seconds),
             "copy_seconds": of_worst(copies), "host_seconds": of_worst(update), "host_gpus": gpus[:, 0],
             "host_bytes_each": of_worst(each), "host_memory_bytes_per_s": rate, "host_share": HOST_ADAM_SHARE,
-        }  # fmt: skip
+        } | {name: of_worst(np.asarray(value)) for name, value in of_copies.items()}  # fmt: skip
     if muon is None:
         return Term("step.optimizer", "optimizer", of_worst(whole), "s", TRAFFIC, inputs, source, note=note)
     inputs["parameters_owned"] = of_worst(mine)
@@ -150,6 +156,13 @@ def optimizer_step(
         "step.optimizer.update", "gradients, states and weights", of_worst(whole), "s", TRAFFIC, inputs, source, note=note
     )
     return total("step.optimizer", "optimizer", (moves, *_muon_terms(muon, cluster, of_worst)), unit="s")
+
+
+def _rate(cluster: Cluster, nbytes: Array, seconds: Array) -> dict[str, Array]:
+    """Return the memory rate of the stage whose GPU takes longest, and its share of the peak."""
+    at = np.arange(len(nbytes)), seconds.argmax(axis=1)
+    rate = np.divide(nbytes[at], seconds[at], out=np.zeros(len(nbytes)), where=seconds[at] > 0)
+    return {"bytes": nbytes[at], "bytes_per_s": rate, "share_of_memory": rate / cluster.device.hbm_bytes_per_s.value}
 
 
 def _owners(layouts: Layouts) -> tuple[Array, Array]:
@@ -246,7 +259,7 @@ def _muon_terms(muon: _Schulz, cluster: Cluster, of_worst: Callable[[Array], Arr
         inputs["share_of_bf16_peak"] = rate / peak.value
     found = [
         Term("step.optimizer.orthogonalise", "Newton-Schulz iterations", seconds, "s", SCHULZ, inputs, muon.source, note=OF_SCHULZ,
-             pieces=tuple(x.term(of_worst) for x in muon.shapes))
+             pieces=lambda: tuple(x.term(of_worst) for x in muon.shapes))
     ]  # fmt: skip
     if exchange.any():
         nbytes = of_worst(muon.exchange_bytes)
