@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.communication import Message, Transfer, layer_transfers
+from parlay.estimate.communication import Transfer, layer_transfers
 from parlay.estimate.operators import embedding_operators, head_operators, layer_operators, without_permutations
 from parlay.estimate.pricer import FP8_PRECISIONS, Operator, Pricer
 from parlay.estimate.shard import Shard
@@ -50,7 +50,10 @@ class Cost:
     lost_backward: Array
     tensors: Array  # parameter tensors on the rank
     sources: dict[str, str]
-    messages: tuple[tuple[str, Message], ...] = ()  # (axis, one of each kind of transfer)
+    # What the seconds above were summed from, for `explain`: operators and how much of each counts, transfers, what runs again.
+    operators: tuple[tuple[float, Operator], ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    again: tuple[tuple[str, Array], ...] = ()
 
     @cached_property
     def forward_s(self) -> Array:
@@ -101,6 +104,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
     weight, recompute, again, host, behind, waits, tensors = zero, zero, zero, zero, zero, zero, zero
     checkpointed = checkpointed and bool(p.shard.recompute.any())
     tail = unread_tail(operators) if p.traits.early_stop else frozenset()
+    reruns: list[tuple[str, Array]] = []
     for o in operators:
         forward[o.group] = forward[o.group] + o.forward
         backward[o.group] = backward[o.group] + o.dgrad + o.wgrad
@@ -110,6 +114,7 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         if checkpointed and o.name not in tail:
             share = _rerun_share(p.shard, o)
             recompute = recompute + share * o.forward
+            reruns.append((o.name, share * o.forward))
             again = again + share * (calls + waited)
         host, behind, waits = host + calls, behind + o.behind * calls, waits + waited
         sources[o.group] = weakest([o.source, sources.get(o.group, "exact")])
@@ -122,7 +127,9 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         exposed_b[t.axis] = exposed_b[t.axis] + t.backward
         hidden[t.axis] = hidden[t.axis] + t.hidden
         lost_f, lost_b = lost_f + t.lost_forward, lost_b + t.lost_backward
-        recompute = recompute + np.where(p.shard.recomputes(t.modules), t.forward + t.lost_forward, 0.0)
+        rerun = np.where(p.shard.recomputes(t.modules), t.forward + t.lost_forward, 0.0)
+        recompute = recompute + rerun
+        reruns.append((t.name, rerun))
         runs = TRANSFER_OPERATORS * (t.forward + t.backward + t.hidden > 0)
         host, behind = host + runs, behind + runs
         again = again + np.where(p.shard.recomputes(t.modules), runs, 0.0)
@@ -135,8 +142,10 @@ def _cost(p: Pricer, operators: list[Operator], transfers: list[Transfer], *, ch
         forward["launch gaps"] = np.maximum(0.0, (host + waits) * each - busy_f)
         backward["launch gaps"] = np.maximum(0.0, (behind * HOST_BACKWARD + again) * each - busy_b)
     sources["launch gaps"] = "default"
-    ones = tuple((t.axis, t.one) for t in transfers if t.one)
-    return Cost(forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources, ones)
+    return Cost(
+        forward, backward, weight, recompute, exposed_f, exposed_b, hidden, lost_f, lost_b, tensors, sources,
+        tuple((1.0, o) for o in operators), tuple(transfers), tuple(reruns),
+    )  # fmt: skip
 
 
 def _rerun_share(shard: Shard, o: Operator) -> Array:

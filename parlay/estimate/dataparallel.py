@@ -12,33 +12,46 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.estimate.communication import Pair
 from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.kept import Kept
 from parlay.estimate.local import LocalParameters
+from parlay.estimate.optimizer import optimizer_step
 from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Owned, Pipes
-from parlay.estimate.placement import copies_of_a_stage, data_groups, shards_of
+from parlay.estimate.placement import data_groups, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
-from parlay.estimate.terms import Term, spread, weakest
+from parlay.estimate.terms import Term, spread
 from parlay.estimate.tied import tied_gradient
+from parlay.estimate.wires import OF_RATE, Wires
 from parlay.formulas.buffers import shard_copy_bytes
-from parlay.formulas.optimizer_step import host_step_s, step_traffic_bytes
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
-from parlay.rates.datasheet import HOST_ADAM_SHARE, HOST_MEMORY_BYTES_PER_S
 from parlay.rates.interface import Collective, Group, Rates
 
 Array = NDArray[np.float64]
 
-TRAFFIC = "optimizer_step.step_traffic_bytes"
-OF_HOST = (
-    "seconds of the stage that takes longest: on the GPU, of copies (gradients down, weights up) and of the host, as"
-    " optimizer_step.host_step_s has it, behind one another"
+OF_STAGE = (
+    "seconds of a kind of parameters = collectives x latency_s + sent_bytes / bytes_per_s, all of the stage that shows most;"
+    f" {OF_RATE}"
 )
-OF_LARGEST = "inputs of the stage that holds most, one round of it; the value leaves out what overlaps"
+OF_END = (
+    "value = rounds x (last_share x s + max(0, (1 - last_share) x s - beside_s)): s seconds of all kinds, last_share that of the last"
+    f" bucket, 1 where nothing overlaps; {OF_STAGE}"
+)
+OF_REDUCED = (
+    "value = rounds x (s + layers x (max(0, g + s - b) - max(0, g - b))): s, g and b a layer's reduce_s, gather_again_s and"
+    f" backward_s; reduce_s = seconds of all kinds / layers; {OF_STAGE}"
+)
+OF_GATHERED = (
+    "value = rounds x (g + layers x (max(0, g - f) + max(0, a - b))) + o + layers x max(0, o - f): g, a, o, f and b a layer's gather_s,"
+    " gather_again_s, gather_once_s, forward_s and backward_s; gather_s or gather_once_s = seconds of all kinds / layers;"
+    f" {OF_STAGE}"
+)
+OF_COPIES = "rounds x bytes / bytes_per_s; bytes are the formula's of the parameters on the stage that shows most"
 ROUNDING = 1e-9  # of the traffic: what is hidden beyond this is more than the residue of a difference
 
 
@@ -51,6 +64,8 @@ class DataParallel:
     hidden: Array
     lost: Array
     explain: Callable[[], tuple[Term, ...]]  # the exposed traffic, term by term
+    explain_hidden: Callable[[], Term]
+    pairs: Callable[[], tuple[Pair, ...]]  # transfers and the compute beside them, one value a layout
     optimizer: Term
     source: str
 
@@ -75,6 +90,7 @@ def data_parallel(
     domain = float(cluster.scale_up_gpus.value)
     first, end_of = distinct([pipes.row_of, layouts.zero, layouts.shard])
     seconds, sources, copy_source = np.zeros((5, len(first))), [], "exact"
+    parts: list[tuple[NDArray[np.intp], _Traffic]] = []
     # Each of the two is priced only for the layouts that it belongs to.
     by_layer = _by_layer(settings, layouts)
     for fully in (False, True):
@@ -95,6 +111,7 @@ def data_parallel(
             kind[rows] = each
         sources.append(found.source)
         copy_source = found.copy_source
+        parts.append((rows, found))
     reduce, gather, copies, hidden, lost = seconds[:, end_of]
     fully = layouts.zero == 3
     around_gather, around_reduction = settings.shard_copies
@@ -105,30 +122,63 @@ def data_parallel(
         ),
     }
 
+    def shown(which: int) -> dict[str, Array]:
+        """Return what a transfer's exposed seconds follow from, of all layouts; not a number where it is not of one."""
+        told: dict[str, Array] = {}
+        for rows, found in parts:
+            for key, value in found.shown()[which].items():
+                told.setdefault(key, np.full(len(first), np.nan))[rows] = value
+        return {key: value[end_of] for key, value in told.items()}
+
     def explain() -> tuple[Term, ...]:
-        reduced, gathered = _moved(settings, rates, layouts, stages, pipes, domain)
+        worst = np.zeros(len(first), dtype=np.int64)
+        for rows, found in parts:
+            worst[rows] = found.worst
+        reduced, gathered = _moved(settings, Wires.of(cluster, rates), layouts, stages, pipes, domain, worst[end_of])
         transfer, source = "collective_times.transfer_s", sources[0]
+        notes = (OF_END, OF_END) if not by_layer.any() else (OF_REDUCED, OF_GATHERED)
+        copied = shown(2)
+        copied["share_of_memory"] = copied["bytes_per_s"] / cluster.device.hbm_bytes_per_s.value
         return (
-            Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", transfer, reduced, source, note=OF_LARGEST),
-            Term("step.exposed.dp_gather", "weight gathering", gather, "s", transfer, gathered, source, note=OF_LARGEST),
-            Term("step.exposed.dp_copies", "data-parallel copies", copies, "s", "buffers.shard_copy_bytes", around, copy_source),
+            Term("step.exposed.dp_reduce", "gradient reduction", reduce, "s", transfer, shown(0) | reduced, source, note=notes[0]),
+            Term("step.exposed.dp_gather", "weight gathering", gather, "s", transfer, shown(1) | gathered, source, note=notes[1]),
+            Term(
+                "step.exposed.dp_copies", "data-parallel copies", copies, "s", "buffers.shard_copy_bytes", around | copied, copy_source,
+                note=OF_COPIES,
+            ),
             *((tied,) if tied else ()),
-        )
+        )  # fmt: skip
+
+    def explain_hidden() -> Term:
+        inputs = {"all_s": hidden + reduce + gather, "exposed_s": reduce + gather}
+        note = "all_s less exposed_s: reductions and gatherings of a step, and what shows of them (step.exposed.dp_reduce, dp_gather)"
+        return Term("hidden.dp", "data parallel", hidden, "s", None, inputs, sources[0], note=note)
+
+    def pairs() -> tuple[Pair, ...]:
+        out = []
+        for rows, found in parts:
+            for p in found.pairs():
+                each = np.zeros((3, len(first)))
+                for one, value in zip(each, (p.transfer, p.compute, p.times), strict=True):
+                    one[rows] = value
+                out.append(Pair(p.name, *each[:, end_of]))
+        return tuple(out)
 
     owned = Owned.of(layouts, stages, pipes)
-    optimizer = _STEPS.of_columns(question, owned.columns, lambda: _optimizer(settings, cluster, owned, rates), stages.listed)
+    optimizer = _STEPS.of_columns(question, owned.columns, lambda: optimizer_step(*question, settings, owned), stages.listed)
     optimizer = spread(optimizer, owned.rows, owned.row_of)
     tied = tied_gradient(model, cluster, workload, settings, layouts, stages, rates)
     exposed = reduce + gather + copies + (tied.value if tied else 0.0)
-    return DataParallel(exposed, hidden, lost, explain, optimizer, sources[0])
+    return DataParallel(exposed, hidden, lost, explain, explain_hidden, pairs, optimizer, sources[0])
 
 
 def _moved(
-    settings: Settings, rates: Rates, layouts: Layouts, stages: Stages, pipes: Pipes, domain: float
+    settings: Settings, wires: Wires, layouts: Layouts, stages: Stages, pipes: Pipes, domain: float, worst: NDArray[np.int64]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return what one reduction and one gathering of everything move for the largest stage: bytes, among how many ranks, in how
-    many collectives, and the seconds of these with nothing hidden."""
+    """Return what one reduction and one gathering of everything move for the stage `worst`: bytes, among how many ranks, in how
+    many collectives, at which rate, and their seconds with nothing hidden."""
     local, fully, zero0 = pipes.local(pipes.row_of), layouts.zero == 3, layouts.zero == 0
+    at, by_layer = worst[:, None], _by_layer(settings, layouts)
     layers = np.maximum(stages.layer_total, 1.0)
     kinds = tuple(zip(("dense", "expert"), data_groups(layouts, domain), shards_of(layouts), strict=True))
 
@@ -138,17 +188,22 @@ def _moved(
             parameters = np.asarray(getattr(held, kind))
             if kind != "dense" and not parameters.any():
                 continue
-            pieces = np.where(fully[:, None], layers, _buckets(settings, layouts, parameters))
-            largest = np.argmax(parameters, axis=1)[:, None]
-            amount, pieces = (np.take_along_axis(each, largest, axis=1)[:, 0] for each in (parameters, pieces))
-            size = np.where(fully, np.minimum(group.size, shards[:, 0]), group.size)
+            pieces = np.where(by_layer[:, None], layers, _buckets(settings, layouts, parameters))
+            amount, pieces = (np.take_along_axis(each, at, axis=1)[:, 0] for each in (parameters, pieces))
+            size = np.where(by_layer, np.minimum(group.size, shards[:, 0]), group.size)
             one = Group(size, np.minimum(group.local, size))
             each = bytes_each * amount / pieces
-            seconds = rates.collective(op, each, one).seconds
-            if op == "reduce_scatter":
-                seconds = np.where(zero0, rates.collective("all_reduce", each, one).seconds, seconds)
-            found |= {f"{kind}_bytes": bytes_each * amount, f"{kind}_ranks": size, f"{kind}_ranks_in_a_domain": one.local}
-            found |= {f"{kind}_collectives": pieces, f"{kind}_seconds": pieces * seconds}
+            told = wires.told(op, each, one, pieces)
+            if op == "reduce_scatter" and zero0.any():
+                whole = wires.told("all_reduce", each, one, pieces)
+                told = {key: np.where(zero0, whole[key], value) for key, value in told.items()}
+            if op == "all_gather":
+                told = {key: np.where(zero0, np.nan, value) for key, value in told.items()}
+            found |= {f"{kind}_{key}": value for key, value in told.items()}
+            copies = Group(group.size / size, np.maximum(group.local / one.local, 1.0))
+            if op == "reduce_scatter" and (copies.size > 1).any():  # HSDP: summed over the copies as well
+                told = wires.told("all_reduce", each / size, copies, pieces)
+                found |= {f"{kind}_copies_{key}": np.where(copies.size > 1, value, np.nan) for key, value in told.items()}
         return found
 
     weights = local if local.adapters is None else LocalParameters(
@@ -209,8 +264,11 @@ class _Traffic:
     hidden: Array
     lost: Array
     source: str
-    copies: Array | float = 0.0  # copies around the transfers
-    copy_source: str = "exact"
+    copies: Array | float  # copies around the transfers
+    copy_source: str
+    worst: NDArray[np.int64]  # the stage that shows most
+    shown: Callable[[], tuple[dict[str, Array], ...]]  # what reduction, gathering and copies follow from, of that stage
+    pairs: Callable[[], tuple[Pair, ...]]
 
 
 def _by_layer(settings: Settings, layouts: Layouts) -> NDArray[np.bool_]:
@@ -257,7 +315,37 @@ def _end_of_step(
     everything = (scatter * times + gather)[rows, worst]
     hidden = everything - reduce - gathered
     hidden = np.where(hidden > ROUNDING * everything, hidden, 0.0)
-    return _Traffic(reduce, gathered, hidden, lost[rows, worst], transfers.source, copies[rows, worst], moved.source)
+    at = (rows, worst)
+
+    def shown() -> tuple[dict[str, Array], ...]:
+        one = np.ones(len(layouts))
+        ends = [
+            {"rounds": count, "last_share": last[at] if on else one, "beside_s": beside_s[at] if on else 0.0 * one}
+            for count, on, beside_s in (
+                (times[:, 0], settings.overlap_grad_reduce, room_b), (one, settings.overlap_param_gather, room_f)
+            )
+        ]  # fmt: skip
+        nbytes = (passes * settings.gradient_bytes * local.trained.total)[at]
+        return *ends, _copied(times[:, 0], nbytes, moved.seconds[at])
+
+    def pairs() -> tuple[Pair, ...]:
+        first = 1.0 * (stages.index == 0)[at]
+        out = []
+        if settings.overlap_grad_reduce:
+            out.append(
+                Pair("gradient reduction beside a backward", (scatter * (1 - last))[at], backward[at], first * times[:, 0])
+            )
+        if settings.overlap_param_gather:
+            out.append(Pair("weight gathering beside a forward", (gather * (1 - last))[at], forward[at], first))
+        return tuple(out)
+
+    return _Traffic(reduce, gathered, hidden, lost[at], transfers.source, copies[at], moved.source, worst, shown, pairs)
+
+
+def _copied(rounds: Array, nbytes: Array, seconds: Array) -> dict[str, Array]:
+    """Return what the copies around transfers move, and how fast."""
+    rate = np.divide(nbytes, seconds, out=np.zeros_like(nbytes), where=seconds > 0)
+    return {"rounds": rounds, "bytes": nbytes, "bytes_per_s": rate}
 
 
 def _reduction_passes(settings: Settings, layouts: Layouts) -> Array:
@@ -333,9 +421,27 @@ def _zero3(
     nbytes = nbytes * (np.minimum(layouts.shard, layouts.dp * layouts.cp) > 1)[:, None]  # a whole copy is nobody's shard
     copied = rates.stream(nbytes, "copy")
     copies = (np.where(nbytes > 0, copied.seconds, 0.0) * rounds)[rows, worst]
-    return _Traffic(
-        reduces[rows, worst], gathers[rows, worst], hidden, lost[rows, worst], transfers.source, copies, copied.source
-    )
+    at, every = (rows, worst), np.broadcast_to(rounds, gather.shape)
+
+    def shown() -> tuple[dict[str, Array], ...]:
+        of_layer = {
+            "rounds": every[at],
+            "layers": layers[at],
+            "forward_s": f[at],
+            "backward_s": b[at],
+            "gather_again_s": back_gather[at],
+        }
+        gathered = of_layer | {"gather_s": gather[at], "gather_once_s": once[at]}
+        return of_layer | {"reduce_s": scatter[at]}, gathered, _copied(every[at], nbytes[at], copied.seconds[at])
+
+    def pairs() -> tuple[Pair, ...]:
+        times = (layers * every)[at]
+        return (
+            Pair("a layer's gathering beside a forward", gather[at], f[at], times),
+            Pair("a layer's gathering and reduction beside a backward", (back_gather + scatter)[at], b[at], times),
+        )
+
+    return _Traffic(reduces[at], gathers[at], hidden, lost[at], transfers.source, copies, copied.source, worst, shown, pairs)
 
 
 def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Transfers:
@@ -358,42 +464,3 @@ def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
         scatter = scatter + reduced.seconds + np.where(copies.size > 1, again, 0.0)
         source = reduced.source
     return _Transfers(scatter, gather, source)
-
-
-def _optimizer(settings: Settings, cluster: Cluster, owned: Owned, rates: Rates) -> Term:
-    """Return the optimizer's step: it reads gradient and states once and writes states and weight once."""
-    layouts, stages, local = owned.layouts, owned.stages, owned.local.trained
-    split = (layouts.zero >= 1)[:, None]
-    dense, expert = (shards * copies_of_a_stage(layouts)[:, None] for shards in shards_of(layouts))
-    mine = local.dense / np.where(split, dense, 1.0) + local.expert / np.where(split, expert, 1.0)
-    on_device = mine * (1.0 - layouts.offload_optimizer[:, None])
-    fully = layouts.zero == 3
-    below, above = settings.step_of(sharded=False), settings.step_of(sharded=True)
-    moved = {name: np.where(fully, above[name], value) for name, value in below.items()}
-    stream = rates.stream(on_device * np.asarray(step_traffic_bytes(1.0, **moved))[:, None], "optimizer")
-    inputs = {"parameters_owned": mine.max(axis=1), **moved}
-    if not layouts.offload_optimizer.any():
-        seconds = np.where(stages.exists, stream.seconds, 0.0).max(axis=1)
-        return Term("step.optimizer", "optimizer", seconds, "s", TRAFFIC, inputs, stream.source)
-    hosted = mine * layouts.offload_optimizer[:, None]
-    down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
-    up = rates.host_copy(hosted * settings.wire_bytes, "to_device")
-    memory = cluster.host_memory_bytes_per_s
-    rate = HOST_MEMORY_BYTES_PER_S if memory is None else memory.value
-    kernel = ("gradient_bytes", "master_bytes", "moments_bytes", "weight_bytes")  # the share of the peak was taken on Adam alone
-    each = np.asarray(step_traffic_bytes(1.0, **{name: moved[name] for name in kernel}))[:, None]
-    gpus = np.minimum(layouts.gpus, cluster.gpus_per_node.value)[:, None]
-    update = np.asarray(host_step_s(hosted, gpus=gpus, bytes_each=each, memory_bytes_per_s=rate, share=HOST_ADAM_SHARE))
-    whole = np.where(stages.exists, stream.seconds + down.seconds + up.seconds + update, 0.0)
-    worst = whole.argmax(axis=1)[:, None]
-
-    def of_worst(value: Array) -> Array:
-        return np.take_along_axis(np.broadcast_to(value, whole.shape), worst, axis=1)[:, 0]
-
-    inputs |= {
-        "parameters_on_host": of_worst(hosted), "device_seconds": of_worst(stream.seconds),
-        "copy_seconds": of_worst(down.seconds + up.seconds), "host_seconds": of_worst(update), "host_gpus": gpus[:, 0],
-        "host_bytes_each": of_worst(each), "host_memory_bytes_per_s": rate, "host_share": HOST_ADAM_SHARE,
-    }  # fmt: skip
-    source = weakest([down.source, up.source, "default"])
-    return Term("step.optimizer", "optimizer", of_worst(whole), "s", TRAFFIC, inputs, source, note=OF_HOST)

@@ -20,10 +20,11 @@ from parlay.estimate.frameworks import Settings, resolve
 from parlay.estimate.kept import Kept
 from parlay.estimate.memory_buffers import caches, gathered_at_once, left_inputs, outside
 from parlay.estimate.memory_events import EVENTS, checkpointed_share, kept_by_stage, peak
-from parlay.estimate.memory_gathered import apart, gathered
+from parlay.estimate.memory_gathered import OF_GATHERED, apart, gathered, gathered_inputs
 from parlay.estimate.memory_layers import INPUT
 from parlay.estimate.memory_static import Static, static_state
 from parlay.estimate.memory_tables import Tables
+from parlay.estimate.optimizer import muon_assumption
 from parlay.estimate.pipes import Owned, Pipes, codes
 from parlay.estimate.shard import distinct
 from parlay.estimate.stages import Stages
@@ -144,8 +145,9 @@ def memory(
     held_by = gathered(model, workload, settings, few, here, tables, local)
     cached = caches(model, workload, settings, few, here, tables)
     unsharded = Term(
-        "memory.gathered", "weights and buckets kept gathered", held_by.always, formula="buffers.bucket_bytes", source="default"
-    )
+        "memory.gathered", "weights and buckets kept gathered", held_by.always, formula="buffers.bucket_bytes", source="default",
+         inputs={"parameters": local.trained.total, **gathered_inputs(settings, tables)}, note=OF_GATHERED,
+     )  # fmt: skip
     behind, block = gathered_at_once(settings, few, here, tables, local)
     top = peak(model, workload, settings, few, here, tables, kept, state.step[owned.row_of[rows]] + behind, held_by)
     beyond = outside(model, cluster, workload, few, tables)
@@ -174,8 +176,13 @@ def memory(
         activations = _activations(at_peak, kept, by_kind, here, tables, share, detailed=detailed)
         parts = (spread(x, rows, moment_of) for x in (cached, unsharded, activations, temporaries))
         allocated = total("memory.allocated", "allocated at the peak", (spread(state.term, owned.rows, owned.row_of), *parts))
+        inputs: dict[str, Any] = {"allocated": (filled + 0.0)[moment_of] + fixed[owned.row_of], "share": each[moment_of],
+                                  "pools_bytes": (filled - held)[moment_of]}  # fmt: skip
+        note = "of what is allocated, and what the pools of streams keep beyond it"
+        if block.any():
+            inputs["block_bytes"], note = block[moment_of], f"{note}; at least a block that nothing freed can serve"
         free = Term("memory.reserve", "allocator's reserve", beside(), formula="buffers.allocator_reserve", source="assumed",
-                    inputs={"share": each[moment_of]})  # fmt: skip
+                    inputs=inputs, note=note)  # fmt: skip
         tree = total("memory", "device memory", (allocated, free, spread(beyond, rows, moment_of)))
         return dataclasses.replace(tree, value=total_bytes)
 
@@ -221,7 +228,11 @@ def _activations(
     for kind, value in by_kind.items():
         key = f"memory.activations.{kind}"
         if kind not in tables.layers:
-            parts.append(Term(key, f"{kind} modules", value * times, formula="activations.token_tensors"))
+            inputs = {"module_bytes": value / np.maximum(stages.kept_mtp, 1.0), "modules_in_flight": stages.kept_mtp * times}
+            note = "module_bytes x modules_in_flight: a layer's kept tensors, and those of the projection before it"
+            parts.append(
+                Term(key, f"{kind} modules", value * times, formula="activations.token_tensors", inputs=inputs, note=note)
+            )
             continue
         count = stages.kept_layers[kind] * times
         tensors = tuple(
@@ -245,6 +256,8 @@ def _activations(
 def _assumptions(settings: Settings, workload: Workload, model: ModelSpec, pooled: NDArray[np.bool_]) -> tuple[str, ...]:
     """Return what the figures rest on beyond the frameworks' defaults."""
     said = list(settings.assumptions)
+    if settings.optimizer == "muon":
+        said.append(muon_assumption(settings))
     if not pooled.all():
         said.append(
             f"the allocator reserves {RESERVE_SHARE:.1%} beyond the peak (median of measured ranks; 0.7 % to 9.3 % occur)"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings, capability_of
 from parlay.estimate.local import LocalParameters
+from parlay.estimate.memory_rows import ROTARY_BYTES, USERBUFFERS
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.placement import shards_of
 from parlay.estimate.stages import Stages
@@ -52,23 +53,31 @@ def caches(model: ModelSpec, workload: Workload, settings: Settings, layouts: La
     )  # fmt: skip
     if tables.bytes.rotary is not None:
         table = tables.row(tables.bytes.rotary)
-        parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors"))
+        of_table = {
+            "tokens": tables.row(workload.seq_len / tables.shard.cp), "width": tables.bytes.rotary_width,
+            "element_bytes": ROTARY_BYTES, "tensor": 1,
+        }  # fmt: skip
+        parts.append(Term("memory.caches.rotary", "rotary table", table, formula="activations.token_tensors", inputs=of_table))
     if settings.kernels == "transformer-engine":
         parts += _last_stage(model, workload, layouts, stages, tables)
     if settings.framework == "torchtitan" and np.any(layouts.pp > 1):
-        parts.append(_receive_buffers(workload, layouts, stages, tables))
+        parts.append(_receive_buffers(model, workload, layouts, stages, tables))
     return total("memory.caches", "caches and workspaces", tuple(parts))
 
 
-def _receive_buffers(workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
+def _receive_buffers(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> Term:
     """torch.distributed.pipelining makes a buffer for each micro-batch's input and output gradient when it starts, and keeps
     what it sent for the backward pass (stage.py: args_recv_info, grad_recv_info, fwd_cache); layers' inputs count elsewhere."""
     part = tables.row(tables.bytes.stream)
     rounds = layouts.micro_batches(workload.global_batch)[:, None].astype(np.float64)
     received, sent = stages.chunks - stages.embedding, stages.chunks - stages.head
     count = (rounds - stages.in_flight) * received + (rounds + stages.in_flight) * sent
-    held = np.where((layouts.pp > 1)[:, None], np.maximum(count, 0.0), 0.0) * part
-    return Term("memory.caches.receive", "buffers of the pipeline's exchange", held, formula="activations.token_tensors")
+    tensors = np.where((layouts.pp > 1)[:, None], np.maximum(count, 0.0), 0.0)
+    inputs = {"tokens": tables.row(tables.shard.local_tokens), "width": model.hidden, "tensors": tensors, "element_bytes": 2}
+    return Term(
+        "memory.caches.receive", "buffers of the pipeline's exchange", tensors * part, formula="activations.token_tensors",
+        inputs=inputs,
+    )  # fmt: skip
 
 
 def _last_stage(model: ModelSpec, workload: Workload, layouts: Layouts, stages: Stages, tables: Tables) -> list[Term]:
@@ -79,14 +88,25 @@ def _last_stage(model: ModelSpec, workload: Workload, layouts: Layouts, stages: 
     part = tables.row(tables.bytes.stream)
     piped = (layouts.pp > 1)[:, None]
     buffer = tables.row(tables.bytes.gathered) * head
+    inputs = {
+        "tokens": tables.row(s.tokens),
+        "width": model.hidden,
+        "tensors": np.where(buffer > 0, 1.0, 0.0),
+        "element_bytes": 2,
+    }
+    note = ""
     heads = max((kind.mixer.heads for kind in model.kinds.values() if isinstance(kind.mixer, GroupedAttention)), default=0)
     if workload.local_layers and not workload.flash_attention and heads:
         scores = act.unfused_scores(s.tokens, workload.seq_len, heads, tensor=s.tp, dropout=0)
+        inputs["scores_bytes"] = tables.row(np.asarray(scores))
+        note = "scores_bytes, unless the gathered input that the formula gives is larger"
         buffer = np.maximum(buffer, tables.row(np.asarray(scores)))
     return [
-        Term("memory.caches.gathered", "buffer of gathered inputs and scores", buffer, formula="activations.token_tensors"),
-        Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors"),
-    ]
+        Term("memory.caches.gathered", "buffer of gathered inputs and scores", buffer, formula="activations.token_tensors",
+             inputs=inputs, note=note),
+        Term("memory.caches.input_gradient", "last input gradient", part * head * piped, formula="activations.token_tensors",
+             inputs={"tokens": tables.row(s.local_tokens), "width": model.hidden, "tensors": head * piped, "element_bytes": 2}),
+    ]  # fmt: skip
 
 
 def left_inputs(settings: Settings, layouts: Layouts, stages: Stages, tables: Tables) -> Array:
@@ -153,9 +173,12 @@ def outside(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Lay
             Term("memory.outside.switch", "NVLink switch buffers", switch, formula="communication_buffers.switch_communicator",
                  source="assumed", inputs={"channels": channels}),
             Term("memory.outside.userbuffers", "overlap buffers of tensor parallelism", overlapped, source="assumed",
-                 formula="activations.token_tensors"),
+                 formula="activations.token_tensors",
+                 inputs={"tokens": tables.row(tables.shard.tokens), "width": model.hidden, "element_bytes": 2,
+                         "tensors": np.where(overlapped > 0, USERBUFFERS, 0.0)}),
             Term("memory.outside.deepep", "DeepEP buffers", dispatcher, formula="communication_buffers.deepep_buffers",
                  source="assumed", inputs=queues),
-            Term("memory.outside.context", "device context and kernels", np.float64(CONTEXT_BYTES), source="assumed"),
+            Term("memory.outside.context", "device context and kernels", np.float64(CONTEXT_BYTES), source="assumed",
+                 note="CUDA context and loaded kernels, the middle of 0.5 to 1 GB (ml-engineering, debug/pytorch.md)"),
         ),
     )  # fmt: skip

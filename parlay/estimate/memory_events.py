@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings
-from parlay.estimate.memory_gathered import Apart, Gathered
+from parlay.estimate.memory_gathered import OF_GATHERED, Apart, Gathered, gathered_inputs
 from parlay.estimate.memory_tables import Tables
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, total
@@ -29,6 +29,17 @@ Array = NDArray[np.float64]
 EVENTS = ("forward pass of a layer", "backward pass of a layer", "backward pass of the output layer", "optimizer step",
           "backward pass of the embedding")  # fmt: skip
 FORWARD, BACKWARD, OUTPUT, STEP, EMBEDDING = range(5)
+
+
+OF_MOMENTS = "the inputs' sum; layer_bytes are the largest of the moments below, each a sum of its own"
+OF_LOGITS = (
+    "the formula's at the backward pass of the loss, and other_bytes: logits of other micro-batches and of multi-token prediction, or"
+    " what more the loss's forward pass or the final norm holds where that is the peak"
+)
+OF_OUTPUT = (
+    "the inputs' sum: the final norm's tensors and what the output layer gathers, its input's gradient, and of others the gradient"
+    " of its weight and those that wait"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,19 +127,30 @@ def peak(
         left = left - np.where(at[BACKWARD], gone, 0.0)
         missing = np.where(at[FORWARD] | at[OUTPUT] | at[BACKWARD] & ~at_end, -absent, 0.0)
         whole = (gathered.forward, gathered.backward, moving, np.zeros((1, 1)), gathered.embedding)
+        before, gradient = tables.row(tables.bytes.before_head), tables.row(tables.bytes.head_gradient)
+        waiting = loss - tables.row(tables.bytes.logits_backward)
+        others = np.where(rest >= before + gradient, rest - before - gradient, np.nan)
+        named = {"layer_bytes": tables.look(tables.forward_extra), "received_gradient_bytes": np.where(piped, stream, 0.0)}
+        own = {"layer_bytes": tables.look(tables.backward_extra), "weight_gradient_bytes": transient}
         parts = (
-            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward, 0.0), formula="activations_moe.combine_held"),
-            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward, 0.0),
-                 formula="activations.feed_forward"),
+            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward, 0.0), inputs=named, note=OF_MOMENTS,
+                 pieces=lambda: _moments(model, stages, tables, "forward", at[FORWARD])),
+            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward, 0.0), inputs=own, note=OF_MOMENTS,
+                 pieces=lambda: _moments(model, stages, tables, "backward", at[BACKWARD])),
             Term("memory.peak.logits", "logits and loss", np.where(at[OUTPUT], loss, 0.0), formula="logits.logits_held",
                  inputs={"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
-                         "vocab": tables.row(tables.vocab), "tensor": layouts.tp, "tokens": tables.row(s.tokens)}),
-            Term("memory.peak.output", EVENTS[OUTPUT], np.where(at[OUTPUT], rest, 0.0), formula="logits.output_layer_gradient"),
-            Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes"),
+                         "vocab": tables.row(tables.vocab), "tensor": layouts.tp, "tokens": tables.row(s.tokens),
+                         "other_bytes": waiting}, note=OF_LOGITS),
+            Term("memory.peak.output", EVENTS[OUTPUT], np.where(at[OUTPUT], rest, 0.0), formula="logits.output_layer_gradient",
+                 inputs={"norm_and_gathered_bytes": np.where(others >= 0, before, np.nan), "other_bytes": others,
+                         "input_gradient_bytes": np.where(others >= 0, gradient, np.nan)}, note=OF_OUTPUT),
+            Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes",
+                 inputs={"held_bytes": step}, note="gradients in another format or main weights' copies, while the optimizer steps"),
             Term("memory.peak.embedding", EVENTS[EMBEDDING], np.where(at[EMBEDDING], table_gradient + stream, 0.0),
-                 formula="buffers.weight_gradient_cache"),
+                 formula="buffers.weight_gradient_cache",
+                 inputs={"table_gradient_bytes": table_gradient, "stream_bytes": stream}),
             Term("memory.peak.gathered", "gathered weights and unreduced gradients", np.select(at, whole),
-                 formula="buffers.unsharded_backward"),
+                 formula="buffers.unsharded_backward", inputs=gathered_inputs(settings, tables), note=OF_GATHERED),
             Term("memory.peak.absent", "gradients that only come later", missing, formula="optimizer_state.sharded_bytes"),
         )  # fmt: skip
         note = "only the largest of these moments counts; the others are 0"
@@ -137,6 +159,20 @@ def peak(
     # Less than one micro-batch may be left on the device where activations go to the host: then nothing is kept at that moment.
     left = np.where(event == EMBEDDING, np.maximum(kept, per_micro_batch), kept)
     return Peak(event, left + largest, pooled, explain)
+
+
+def _moments(model: ModelSpec, stages: Stages, tables: Tables, which: str, here: NDArray[np.bool_]) -> tuple[Term, ...]:
+    """Return the moments of one pass of each layer kind on a stage, the largest of which counts."""
+    found = []
+    for kind, layer in tables.layers.items():
+        there = (stages.layers[kind] > 0) | ((kind == model.mtp_kind) & (stages.mtp > 0))
+        for of, label, parts in layer.moments():
+            if of == which:
+                inputs = {name: tables.row(np.broadcast_to(x, tables.shard.tp.shape)) for name, x in parts.items()}
+                value = np.where(there & here, sum(inputs.values(), start=np.zeros((1, 1))), 0.0)
+                key = f"memory.peak.{which}.{kind}.{label}".replace(" ", "_")
+                found.append(Term(key, f"{kind} layer: {label}", value, inputs=inputs))
+    return tuple(found)
 
 
 def _output_apart(fsdp: Apart, at_loss: Array, at_output: Array, plain: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -33,6 +33,12 @@ LIVE_ELEMENTS = 1e9  # DeepSpeed stage3_max_live_parameters and max_reuse_distan
 DEEPSPEED_BUCKET = 5e8  # reduce_bucket_size, allgather_bucket_size (zero/config.py:113,132)
 
 
+OF_GATHERED = (
+    "largest blocks and tables in bf16 as they lie beside each other at that moment, by the rules of each framework's ZeRO-3 (FSDP2's"
+    " moments were read off real runs): parlay.estimate.memory_gathered"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Apart:
     """FSDP2's moments at the output layer and its pools, by layout and stage; where `here` is false, none of it counts."""
@@ -81,6 +87,14 @@ def gathered(
     plain = Gathered(always, forward, backward, backward)
     here = apart(settings, layouts)[:, None]
     return _apart(model, workload, settings, layouts, stages, tables, local, here, plain) if here.any() else plain
+
+
+def gathered_inputs(settings: Settings, tables: Tables) -> dict[str, Array | float]:
+    """Return what the bytes that are held unsharded follow from."""
+    return {
+        "block_elements": tables.look(tables.unit_elements), "table_elements": tables.row(tables.bytes.table_gradient) / GRADIENT_BYTES,
+        "weight_bytes": GRADIENT_BYTES, "gradient_bytes": GRADIENT_BYTES, "reduce_bytes": settings.reduce_bytes,
+    }  # fmt: skip
 
 
 def apart(settings: Settings, layouts: Layouts) -> NDArray[np.bool_]:

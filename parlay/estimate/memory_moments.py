@@ -7,6 +7,7 @@ Shard; "extra" is over everything the stage keeps, this layer included.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -41,6 +42,8 @@ class LayerMemory:
     dropped: Array  # the most that one of its halves makes in the forward pass only to make it again
     forward_extra: Array
     backward_extra: Array
+    # What the extras are the largest of, for `explain`: of which pass, what, and the bytes that sum to it.
+    moments: Callable[[], tuple[tuple[str, str, dict[str, Array]], ...]]
 
 
 def layer_memory(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> LayerMemory:
@@ -68,7 +71,7 @@ def layer_memory(kind: LayerKind, model: ModelSpec, workload: Workload, settings
     backward = np.maximum(m.mlp_backward(), m.mixer_backward())
     backward = np.where(again, np.maximum(backward, rebuilt["mixer"] + rebuilt["mlp"] + combine), backward)
     dropped, forward = np.maximum(rebuilt["mixer"], rebuilt["mlp"]), np.maximum(combine, m.mixer_forward())
-    return LayerMemory(tuple(marked), kept, checkpoint, everything, dropped, forward, backward)
+    return LayerMemory(tuple(marked), kept, checkpoint, everything, dropped, forward, backward, lambda: m.told(again))
 
 
 def _has(shard: Shard, module: str) -> Mask:
@@ -131,6 +134,24 @@ class _Moments:
                 outputs=2.0 if m.shared_width else 1.0, element_bytes=self.element,
             )
         )  # fmt: skip
+
+    def told(self, again: Mask) -> tuple[tuple[str, str, dict[str, Array]], ...]:
+        """Return what each moment is made of: tensors made again, a gradient of the residual stream, the half's own, what is freed."""
+        mlp, mixer, combine = self.mlp_backward(), self.mixer_backward(), self.combine()
+        begun = {half: self.rebuilt[half] + self.stream for half in ("mlp", "mixer")}
+        both = np.where(again, self.rebuilt["mixer"] + self.rebuilt["mlp"], 0.0)
+        freed = -self.held["mlp"]
+
+        def parts(half: str, own: Array, **more: Array) -> dict[str, Array]:
+            return {"rebuilt_bytes": self.rebuilt[half], "stream_bytes": self.stream, "products_bytes": own, **more}
+
+        return (
+            ("backward", "feed-forward half", parts("mlp", mlp - begun["mlp"])),
+            ("backward", "mixer half", parts("mixer", mixer - begun["mixer"] - freed, freed_bytes=freed)),
+            ("backward", "all made again", {"rebuilt_bytes": both, "combine_bytes": np.where(again, combine, 0.0)}),
+            ("forward", "outputs of experts combined", {"combine_bytes": combine}),
+            ("forward", "end of attention", {"attention_bytes": self.mixer_forward() - freed, "freed_bytes": freed}),
+        )
 
     def mlp_backward(self) -> Array:
         """Largest extra while the feed-forward half runs backward; its first gradient and the layer's stay alive."""

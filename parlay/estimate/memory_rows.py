@@ -30,6 +30,7 @@ class RowBytes:
     stream: Array  # one tensor of the residual stream on the rank
     gathered: Array  # the same of all tensor-parallel ranks, where a product gathers it
     rotary: Array | None  # None without a rotary embedding
+    rotary_width: int  # of the table
     userbuffers: Array
     overlap_streams: Array  # further workspaces, a number
     table_gradient: Array  # of the token table in bf16
@@ -62,6 +63,7 @@ def row_bytes(model: ModelSpec, settings: Settings, shard: Shard, vocab: Array) 
         stream=np.asarray(act.token_tensors(s.local_tokens, hidden)),
         gathered=np.where(s.sp & (s.tp > 1), whole, 0.0),
         rotary=np.asarray(act.token_tensors(s.seq_len / s.cp, rotary, element_bytes=ROTARY_BYTES)) if rotary else None,
+        rotary_width=rotary,
         userbuffers=np.where(overlapped, np.asarray(act.token_tensors(s.tokens, hidden, tensors=USERBUFFERS)), 0.0),
         overlap_streams=np.where(overlapped, TE_OVERLAP_STREAMS, 0.0),
         table_gradient=2.0 * (vocab / s.tp) * hidden,

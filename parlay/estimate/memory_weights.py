@@ -115,6 +115,28 @@ def _mixer_matrices(kind: LayerKind, h: float, t: Array, add: Callable[..., None
         add("delta out", h, values / t)
 
 
+def orthogonalised(kind: LayerKind, hidden: int, shard: Shard, *, fused: bool) -> list[Matrix]:
+    """Return what Muon takes for a matrix in one layer of `kind`, of what one rank holds.
+
+    Queries, keys and values count for themselves: Megatron-core splits them by default (muon_split_qkv, optimizer_config.py), and
+    elsewhere they are weights of their own, as gate and up are where a framework has not `fused` them. Each expert's weights
+    are matrices of their own. What memory gives two moments, routers and small gates, is left out here as well.
+    """
+    out = []
+    for m in matrices(kind, hidden, shard):
+        if not m.linear:
+            continue
+        if m.name == "qkv" and isinstance(kind.mixer, GroupedAttention):
+            keys = np.maximum(kind.mixer.kv_heads / shard.tp, 1.0) * kind.mixer.head_dim
+            out.append(dataclasses.replace(m, name="q", rows=m.rows - 2.0 * keys))
+            out.append(dataclasses.replace(m, name="k and v", rows=keys, count=2.0 * m.count))
+        elif m.name.endswith("fc1") and not fused and isinstance(kind.mlp, DenseMlp | MoeMlp) and kind.mlp.gated:
+            out.append(dataclasses.replace(m, name=f"{m.name} halves", rows=m.rows / 2.0, count=2.0 * m.count))
+        else:
+            out.append(m)
+    return out
+
+
 def elements_of(kind: LayerKind, hidden: int, shard: Shard, *, linear_only: bool = False) -> Array:
     """Return the elements of all weight matrices of one layer on one rank."""
     found = [m.elements * m.count for m in matrices(kind, hidden, shard) if m.linear or not linear_only]

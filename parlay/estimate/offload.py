@@ -32,10 +32,17 @@ class Copies:
     backward: Array
     hidden: Array
     source: str
+    moved: Array  # bytes each way
+    down: Array  # seconds of the copies alone, to the host and back
+    up: Array
+    passes: tuple[Array, Array]  # seconds of the forward and the backward that they run beside
 
     def take(self, rows: NDArray[np.int64]) -> Copies:
         """Return the copies of some rows."""
-        return Copies(self.forward[rows], self.backward[rows], self.hidden[rows], self.source)
+        return Copies(
+            self.forward[rows], self.backward[rows], self.hidden[rows], self.source, self.moved[rows], self.down[rows],
+            self.up[rows], (self.passes[0][rows], self.passes[1][rows]),
+        )  # fmt: skip
 
 
 def hosted_activations(
@@ -71,12 +78,13 @@ def activation_copies(
     """
     nothing = np.zeros_like(forward)
     if not pipes.layouts.offload_activations.any():
-        return Copies(nothing, nothing, nothing, "exact")
+        return Copies(nothing, nothing, nothing, "exact", nothing, nothing, nothing, (forward, backward))
     _, moved = _by_pipe(model, cluster, workload, pipes)
     down, up = rates.host_copy(moved, "to_host"), rates.host_copy(moved, "to_device")
     seconds = [np.where(moved > 0, copy.seconds, 0.0) for copy in (down, up)]
     exposed = np.maximum(0.0, seconds[0] - forward), np.maximum(0.0, seconds[1] - backward)
-    return Copies(*exposed, seconds[0] + seconds[1] - exposed[0] - exposed[1], weakest([down.source, up.source]))
+    hidden, source = seconds[0] + seconds[1] - exposed[0] - exposed[1], weakest([down.source, up.source])
+    return Copies(*exposed, hidden, source, moved, seconds[0], seconds[1], (forward, backward))
 
 
 def host_has_room(

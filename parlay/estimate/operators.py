@@ -326,7 +326,7 @@ def permutes_beside(p: Pricer) -> NDArray[np.bool_]:
     HybridEP's dispatch and combine permute themselves (Megatron-LM core/transformer/moe/fused_a2a.py: dispatch_with_permute,
     combine_with_unpermute), so on the stream that the 1F1B overlap gives them.
     """
-    return np.asarray(p.shard.ep_overlap & (p.workload.dispatcher == "hybridep"))
+    return np.asarray(p.shard.ep_overlap & (p.shard.ep > 1) & (p.workload.dispatcher == "hybridep"))
 
 
 def _moe(p: Pricer, m: MoeMlp) -> list[Operator]:

@@ -39,12 +39,19 @@ class Operator:
     waits: Array | float = 0.0  # host operators whose time the forward loses to waiting for the device
     weights: Array | float = 0.0  # parameter tensors on the rank
     behind: float = 1.0  # host operators of the backward over those of the forward, before HOST_BACKWARD
+    flops: Array | float = 0.0  # of the forward, of a product; for `explain`
+    nbytes: Array | float = 0.0  # that the forward of a byte stream reads and writes; for `explain`
 
     def take(self, rows: NDArray[np.int64]) -> Operator:
         """Return the operator at some rows of its Shard."""
-        calls, waits, weights = (x[rows] if isinstance(x, np.ndarray) else x for x in (self.launches, self.waits, self.weights))
+        calls, waits, weights, flops, nbytes = (
+            x[rows] if isinstance(x, np.ndarray) and x.ndim else x
+            for x in (self.launches, self.waits, self.weights, self.flops, self.nbytes)
+        )
         seconds = (self.forward[rows], self.dgrad[rows], self.wgrad[rows])
-        return Operator(self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights, self.behind)
+        return Operator(
+            self.name, self.group, *seconds, self.modules, calls, self.source, waits, weights, self.behind, flops, nbytes
+        )
 
     def frozen(self) -> Operator:
         """Return the operator without its weight gradient: one product of two is left for the host to launch."""
@@ -133,7 +140,8 @@ class Pricer:
         known = _PRODUCTS if len(self.shard.tp) <= MOST_ROWS else self.products
         fwd, dgrad, wgrad = known.get((self.rates,), priced, kind, adds, *((x.shape, x.tobytes()) for x in sizes))
         source = weakest([fwd.source, dgrad.source, wgrad.source])
-        return Operator(name, group, fwd.seconds, dgrad.seconds, wgrad.seconds, frozenset(modules), 1.0, source, weights=1.0)
+        seconds, flops = (fwd.seconds, dgrad.seconds, wgrad.seconds), 2.0 * sizes[0] * sizes[1] * sizes[2]
+        return Operator(name, group, *seconds, frozenset(modules), 1.0, source, weights=1.0, flops=flops)
 
     def grouped(
         self, name: str, rows: ArrayLike, groups: ArrayLike, out: ArrayLike, inner: ArrayLike, modules: tuple[str, ...]
@@ -146,7 +154,8 @@ class Pricer:
         source = weakest([fwd.source, dgrad.source, wgrad.source])
         held = np.asarray(groups, dtype=np.float64)
         seconds = (fwd.seconds, dgrad.seconds, wgrad.seconds)
-        found = Operator(name, "experts", *seconds, frozenset(modules), 1.0, source, weights=held)
+        flops = 2.0 * np.asarray(rows, dtype=np.float64) * np.asarray(out, dtype=np.float64) * np.asarray(inner, dtype=np.float64)
+        found = Operator(name, "experts", *seconds, frozenset(modules), 1.0, source, weights=held, flops=flops)
         return found if self.trains else found.frozen()
 
     def stream(
@@ -166,7 +175,10 @@ class Pricer:
         back = self.rates.stream(np.asarray(nbytes) * backward, kind)
         zero = np.zeros_like(fwd.seconds)
         weights = 1.0 if kind == "norm" and self.trains else 0.0
-        return Operator(name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits, weights)
+        return Operator(
+            name, group, fwd.seconds, back.seconds, zero, frozenset(modules), launches, fwd.source, waits, weights,
+            nbytes=np.asarray(nbytes, dtype=np.float64),
+        )  # fmt: skip
 
     def gradient(self, name: str, nbytes: ArrayLike, group: str = "norms and elementwise") -> Operator:
         """Return what moves `nbytes` of weight gradients behind a backward, with no forward."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,8 @@ class Term:
     """One named quantity, for one layout or many.
 
     `value` broadcasts over (layouts,) or (layouts, stages). `formula` names a function of parlay.formulas as
-    "module.function" (None for a sum). `inputs` holds what was put into it, under its argument names. `source` says
+    "module.function" (None for a sum). `inputs` holds what was put into it, under its argument names, not a number where it is
+    not of that layout. `source` says
     where the least certain input comes from: "exact", "datasheet", "default", "profile", "calibrated" (a measured point), "interpolated" (between points), "fitted" (a curve
     beyond them), "assumed".
     """
@@ -32,6 +33,8 @@ class Term:
     source: str = "exact"
     parts: tuple[Term, ...] = ()
     note: str = ""
+    # What it was put together from, for `explain` alone, which makes them when it asks: they need not sum to the value.
+    pieces: Callable[[], tuple[Term, ...]] = tuple
 
     def walk(self) -> Iterator[Term]:
         """Yield this term and everything below it, parents first."""
@@ -51,10 +54,11 @@ class Term:
             float(_pick(self.value, row, stage)),
             self.unit,
             self.formula,
-            {k: _plain(_pick(v, row, stage)) for k, v in self.inputs.items()},
+            {k: x for k, v in self.inputs.items() if (x := _plain(_pick(v, row, stage))) == x},
             self.source,
             tuple(p.at(row, stage) for p in self.parts),
             self.note,
+            lambda: tuple(p.at(row, stage) for p in self.pieces()),
         )
 
 
@@ -73,6 +77,7 @@ def spread(term: Term, rows: NDArray[np.int64], row_of: NDArray[np.int64]) -> Te
         value=one(term.value),
         inputs={k: one(v) for k, v in term.inputs.items()},
         parts=tuple(spread(p, rows, row_of) for p in term.parts),
+        pieces=lambda: tuple(spread(p, rows, row_of) for p in term.pieces()),
     )
 
 

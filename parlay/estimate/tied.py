@@ -16,6 +16,7 @@ from parlay.estimate.local import padded_vocabulary
 from parlay.estimate.placement import axis_strides
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term
+from parlay.estimate.wires import Wires
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.workload import Workload
@@ -46,7 +47,11 @@ def tied_gradient(
     )
     nbytes = each * padded_vocabulary(model.vocab, layouts.tp, workload) * model.hidden / layouts.tp
     summed = rates.collective("all_reduce", nbytes, Group(np.full_like(together, ENDS), together))
+    told = {
+        "table_bytes": nbytes,
+        **Wires.of(cluster, rates).told("all_reduce", nbytes, Group(np.full_like(together, ENDS), together)),
+    }
     return Term(
         "step.exposed.tied", "embedding's gradient", np.where(apart, summed.seconds, 0.0), "s", "collective_times.transfer_s",
-        {"table_bytes": nbytes, "ranks": ENDS}, summed.source, note="where the first and the last stage both hold the table, each sums both gradients",
+        told, summed.source, note="where the first and the last stage both hold the table, each sums both gradients",
     )  # fmt: skip

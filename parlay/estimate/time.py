@@ -12,11 +12,14 @@ stages exactly for the layouts that are shown.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parlay.estimate.bubble import bubble_seconds
+from parlay.estimate.bubble import bubble_seconds, closed_form
+from parlay.estimate.communication import Message, Pair
 from parlay.estimate.costs import AXES, GROUPS, Cost, embedding_cost, head_cost, layer_costs
 from parlay.estimate.dataparallel import DataParallel, data_parallel
 from parlay.estimate.kept import Kept
@@ -26,8 +29,10 @@ from parlay.estimate.pipes import Pipes
 from parlay.estimate.placement import axis_strides
 from parlay.estimate.pricer import ELEMENT, Pricer
 from parlay.estimate.stages import Stages
+from parlay.estimate.step_pieces import operators, overlaps, reruns, transfers
 from parlay.estimate.terms import Term, total, weakest
 from parlay.estimate.traits import traits_of
+from parlay.estimate.wires import OF_RATE, TRANSFER, Wires
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import SCHEDULES
@@ -37,7 +42,36 @@ from parlay.rates.interface import Beside, Group, Rates
 
 Array = NDArray[np.float64]
 
-OF_ONE = "collective_bytes is what one of its transfers carries, collective_seconds what that takes alone"
+OF_TRANSFERS = (
+    "value = micro_batches x (forward_s + backward_s), sums over the blocks of the slowest stage, of what collectives take beyond the"
+    f" compute beside them; {OF_RATE}"
+)
+OF_HIDDEN = f"value = micro_batches x hidden_s, sums over the blocks of the slowest stage; {OF_RATE}"
+OF_OPERATORS = (
+    "value = micro_batches x (forward_s + backward_s), sums over the blocks of the slowest stage; an operator's seconds are a smooth maximum of"
+    " its FLOP and its bytes at the rates that `parlay rates` names, or a measured table's"
+)
+OF_GAPS = "micro_batches x (forward_s + backward_s), what the host takes for launches of a block beyond the time of its kernels"
+OF_PAIRS = (
+    "the sum over transfers and the compute beside them of times x lost_s, which is the formula's time less the longer of the two"
+)
+OF_SENDS = (
+    "value = micro_batches x exposed_s, which is 2 x chunks x one_way_s; where transfers run beside compute, what chunks x one_way_s is longer"
+    f" than forward_s and than backward_s; {OF_RATE}"
+)
+OF_BLOCKING = (
+    "a stage sends and receives over each of its borders, twice the bytes over the rate of a transfer that waits for the other"
+)
+OF_COPIES = "micro_batches x what to_host_s is longer than forward_s and to_device_s than backward_s"
+CLOSED = (
+    "closed_form_s = hops_s, of transfers beside compute, and the formula's seconds, or others_s, of one micro-batch on all other stages,"
+    " over virtual"
+)
+OF_TIMELINE = (
+    "what the pipeline takes beyond the micro-batches of its slowest stage, timed operation by operation on the stages below"
+    f" (`parlay schedule`); {CLOSED}"
+)
+OF_CLOSED = f"what the pipeline takes beyond the micro-batches of its slowest stage, by its closed form; {CLOSED}"
 AXIS_LABEL = {"tp": "tensor parallel", "cp": "context parallel", "ep": "expert parallel"}
 
 
@@ -52,6 +86,39 @@ class PipeTime:
     host: Copies  # of activations to and from the host
     weights: dict[str, Array]  # block name -> how many of it each stage runs
     rerun: Array  # share of the stage's layers that recompute
+    pairs: tuple[Pair, ...]  # pipeline transfers and the compute beside them
+
+
+@dataclasses.dataclass(frozen=True)
+class Sends:
+    """How a pipeline's stages send to each other, by pipe."""
+
+    exposed: Array  # (pipes, stages) seconds that they add to a micro-batch, with what is lost to overlap
+    lost: Array
+    hops: Array  # (pipes,) those of fill and drain where the others run beside compute
+    source: str
+    sent: Array  # bytes of one
+    each_way: Array  # seconds of one
+    overlapped: NDArray[np.bool_]
+    messages: tuple[Message, ...]
+    pairs: tuple[Pair, ...]
+    blocking: tuple[float, float] | None  # bytes/s inside a domain and across where a send waits for the other
+
+    def pieces(self, wires: Wires, rows: NDArray[np.int64]) -> tuple[Term, ...]:
+        """Return the collectives of one transfer from stage to stage."""
+        if self.blocking is not None:
+            return ()
+        size = self.sent.shape
+        return tuple(
+            wires.term(
+                f"{m.op}", m.name, m.op, np.broadcast_to(m.nbytes, size)[rows], m.group.take(rows, size), one_way=_of(m, rows)
+            )
+            for m in self.messages
+        )
+
+
+def _of(m: Message, rows: NDArray[np.int64]) -> Array:
+    return np.asarray(m.forward, dtype=np.float64)[rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +134,16 @@ class StepTime:
     end: Array  # (layouts,) what the end of a step costs the host
     data: DataParallel
     blocks: dict[str, Cost]
-    send_source: str
     pipes: Pipes
     by_pipe: PipeTime
     beside: Beside | None
+    wires: Wires
+    sends_of: Sends
+    weight_grad: Array  # (pipes, stages) seconds of a micro-batch's weight gradients
+    closed_bubble: Array  # (layouts,) by the closed form
+    end_operators: Array  # (layouts,) host operators at the end of a step
+    host_operator_s: float
+    timed: bool = False  # whether `bubble` is that of an exact timeline
 
     @property
     def forward(self) -> Array:
@@ -97,22 +170,6 @@ class StepTime:
         """How many of each block a stage runs, (layouts, stages)."""
         return {name: count[self.pipes.row_of] for name, count in self.by_pipe.weights.items()}
 
-    def _one_collective(self, axis: str, block_row: NDArray[np.intp]) -> dict[str, Array]:
-        """Return what one collective of an axis moves between whom and how long it takes: the first kind that a layout has."""
-        found: dict[str, Array] = {}
-        for one in (one for cost in self.blocks.values() for at, one in cost.messages if at == axis):
-            parts = (
-                ("ranks", one.group.size),
-                ("ranks_in_a_domain", one.group.local),
-                ("bytes", one.nbytes),
-                ("seconds", one.seconds),
-            )
-            told = {f"collective_{name}": (part + 0.0 * one.seconds)[block_row] for name, part in parts}
-            used = told["collective_ranks"] > 1
-            missing = found.get("collective_ranks", np.ones_like(told["collective_ranks"])) <= 1
-            found = {k: np.where(used & missing, v, found.get(k, 1.0 if "ranks" in k else 0.0)) for k, v in told.items()}
-        return found
-
     def tree(self) -> Term:
         """Return the step as a tree of terms, one value a layout: the slowest stage's work, then what it waits for."""
         rows, m = self.pipes.row_of, self.micro_batches
@@ -136,30 +193,31 @@ class StepTime:
         for group in GROUPS:
             source = weakest(c.sources.get(group, "exact") for c in self.blocks.values())
             value, inputs = both_ways("forward", "backward", group)
-            compute.append(Term(f"step.compute.{_slug(group)}", group, value, "s", source=source, inputs=inputs))
+            note = OF_OPERATORS if group != "launch gaps" else OF_GAPS
+            compute.append(
+                Term(
+                    f"step.compute.{_slug(group)}", group, value, "s", source=source, inputs=inputs, note=note,
+                    pieces=partial(operators, self, group),
+                )
+            )  # fmt: skip
         recompute = Term(
-            "step.recompute", "recomputed forward", spent("recompute", ""), "s", source=weakest(t.source for t in compute)
-        )
+            "step.recompute", "recomputed forward", spent("recompute", ""), "s", source=weakest(t.source for t in compute),
+            inputs={"micro_batches": m, "recomputed_s": spent("recompute", "") / m}, pieces=lambda: reruns(self),
+        )  # fmt: skip
         exposed = []
         for axis in AXES:
             source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
             value, inputs = both_ways("exposed_forward", "exposed_backward", axis)
             inputs["hidden_s"] = spent("hidden", axis) / m
-            inputs |= self._one_collective(axis, block_row)
             exposed.append(
                 Term(
-                    f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", "collective_times.transfer_s", source=source,
-                    inputs=inputs, note=OF_ONE if "collective_bytes" in inputs else "",
+                    f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", TRANSFER, source=source, inputs=inputs, note=OF_TRANSFERS,
+                    pieces=partial(transfers, self, axis),
                 )
             )  # fmt: skip
         lost_sends = self.by_pipe.lost_sends[rows, self.slowest]
-        sends = (self.by_pipe.sends[rows, self.slowest] - lost_sends) * m
-        exposed.append(
-            Term("step.exposed.pp", "pipeline sends", sends, "s", "collective_times.transfer_s", source=self.send_source)
-        )
-        host = self.by_pipe.host
-        copies = (host.forward + host.backward)[rows, self.slowest] * m
-        exposed.append(Term("step.exposed.host", "activations to and from the host", copies, "s", source=host.source))
+        exposed.append(self._sends(lost_sends))
+        exposed.append(self._copies())
         exposed += list(self.data.explain())
         if self.beside is not None:
             lost = spent("lost_forward", "") + spent("lost_backward", "") + lost_sends * m + self.data.lost
@@ -167,32 +225,88 @@ class StepTime:
             exposed.append(
                 Term(
                     "step.exposed.overlap", "lost to overlap", lost, "s", "contention.overlapped_s", source=self.beside.source,
-                    inputs=factors,
+                    inputs=factors, note=OF_PAIRS, pieces=lambda: overlaps(self),
                 )
             )  # fmt: skip
-        one = self.by_pipe
-        slowest = {
-            "micro_batches": m, "slowest_stage": self.pipes.stages.index[rows, self.slowest],
-            "forward_s": one.forward[rows, self.slowest], "backward_s": one.backward[rows, self.slowest],
-            "sends_s": one.sends[rows, self.slowest],
-        }  # fmt: skip
         parts = (
             total("step.compute", "compute", tuple(compute), unit="s"),
             recompute,
             total("step.exposed", "exposed communication", tuple(exposed), unit="s"),
-            Term(
-                "step.bubble",
-                "pipeline bubble",
-                self.bubble,
-                "s",
-                source=weakest(t.source for t in compute),
-                inputs=slowest,
-                note="what the pipeline takes beyond the micro-batches of its slowest stage",
-            ),
+            self._bubble(weakest(t.source for t in compute)),
             self.data.optimizer,
-            Term("step.host", "host at the end of the step", self.end, "s", source="default"),
+            Term(
+                "step.host",
+                "host at the end of the step",
+                self.end,
+                "s",
+                source="default",
+                inputs={"operators": self.end_operators, "operator_s": self.host_operator_s},
+                note="host operators of the stage with the most parameter tensors, one a tensor and those of any step, behind one another",
+            ),
         )
         return dataclasses.replace(total("step", "step", parts, unit="s"), value=self.step)
+
+    def _sends(self, lost: Array) -> Term:
+        """Return what shows of the pipeline's sends."""
+        rows, m, s = self.pipes.row_of, self.micro_batches, self.sends_of
+        inputs: dict[str, Any]
+        value = (self.by_pipe.sends[rows, self.slowest] - lost) * m
+        inputs = {
+            "micro_batches": m,
+            "exposed_s": value / m,
+            "chunks": self.pipes.layouts.vpp[rows],
+            "one_way_s": s.each_way[rows],
+        }
+        if s.blocking is not None:
+            inputs = {"micro_batches": m, "exposed_s": value / m, "bytes": s.sent[rows]} | {
+                f"bytes_per_s_{place}": np.float64(rate) for place, rate in zip(("inside", "across"), s.blocking, strict=True)
+            }
+        else:
+            passes = (self.by_pipe.forward, self.by_pipe.backward)
+            beside = {f"{name}_s": x[rows, self.slowest] for name, x in zip(("forward", "backward"), passes, strict=True)}
+            inputs |= {name: np.where(s.overlapped[rows], x, np.nan) for name, x in beside.items()}
+        return Term(
+            "step.exposed.pp", "pipeline sends", value, "s", TRANSFER, inputs, s.source,
+            note=OF_SENDS if s.blocking is None else OF_BLOCKING, pieces=lambda: s.pieces(self.wires, rows),
+        )  # fmt: skip
+
+    def _copies(self) -> Term:
+        """Return what shows of the copies of activations to the host and back."""
+        rows, m, host = self.pipes.row_of, self.micro_batches, self.by_pipe.host
+        at = (rows, self.slowest)
+        inputs: dict[str, Any] = {"micro_batches": m, "bytes_each_way": host.moved[at]}
+        for name, seconds, beside in zip(("to_host", "to_device"), (host.down, host.up), host.passes, strict=True):
+            rate = np.divide(host.moved[at], seconds[at], out=np.zeros_like(m), where=seconds[at] > 0)
+            inputs |= {f"{name}_s": seconds[at], f"{name}_bytes_per_s": rate}
+            inputs["forward_s" if name == "to_host" else "backward_s"] = beside[at]
+        value = (host.forward + host.backward)[at] * m
+        return Term(
+            "step.exposed.host", "activations to and from the host", value, "s", None, inputs, host.source, note=OF_COPIES
+        )
+
+    def _bubble(self, source: str) -> Term:
+        """Return the bubble beside its closed form, with the stages that it follows from."""
+        rows, one, stages = self.pipes.row_of, self.by_pipe, self.pipes.stages
+        x, at = self.pipes.layouts, (rows, self.slowest)
+        formula, inputs = closed_form(x, stages, one.forward, one.backward, self.weight_grad, one.sends)
+        told: dict[str, Any] = {k: np.broadcast_to(v, len(x))[rows] for k, v in inputs.items()}
+        told |= {
+            "micro_batches": self.micro_batches, "slowest_stage": stages.index[at], "slowest_forward_s": one.forward[at],
+            "slowest_backward_s": one.backward[at], "slowest_sends_s": one.sends[at], "hops_s": self.hops,
+            "closed_form_s": self.closed_bubble,
+        }  # fmt: skip
+
+        def by_stage() -> tuple[Term, ...]:
+            found = []
+            for column in range(stages.index.shape[1]):
+                f, b, s = (np.where(stages.exists, y, 0.0)[rows, column] for y in (one.forward, one.backward, one.sends))
+                each = {"stages": stages.count[rows, column], "forward_s": f, "backward_s": b, "sends_s": s}
+                label = f"from stage {column}" if not stages.every else f"stage {column}"
+                found.append(Term(f"step.bubble.{column}", label, f + b + s, "s", None, each))
+            return tuple(found)
+
+        note = OF_TIMELINE if self.timed else OF_CLOSED
+        return Term("step.bubble", "pipeline bubble", self.bubble, "s", formula, told, source, note=note, pieces=by_stage)
 
     def hidden(self) -> Term:
         """Return the transfers that run beside compute, for the slowest stage, as a tree of seconds."""
@@ -203,10 +317,22 @@ class StepTime:
             for name, cost in self.blocks.items():
                 value = value + self.by_pipe.weights[name][rows, self.slowest] * cost.hidden[axis][block_row]
             source = weakest(c.sources.get(axis, "exact") for c in self.blocks.values())
-            parts.append(Term(f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s", source=source))
-        value = self.by_pipe.host.hidden[rows, self.slowest] * self.micro_batches
-        parts.append(Term("hidden.host", "activations to and from the host", value, "s", source=self.by_pipe.host.source))
-        parts.append(Term("hidden.dp", "data parallel", self.data.hidden, "s", source=self.data.source))
+            inputs = {"micro_batches": self.micro_batches, "hidden_s": value}
+            parts.append(
+                Term(
+                    f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s", TRANSFER, inputs, source, note=OF_HIDDEN,
+                    pieces=partial(transfers, self, axis, hidden=True),
+                )
+            )  # fmt: skip
+        copies = self._copies()
+        each = self.by_pipe.host.hidden[rows, self.slowest]
+        parts.append(
+            Term(
+                "hidden.host", copies.label, each * self.micro_batches, "s", None, {**copies.inputs, "hidden_s": each}, copies.source,
+                note="value = micro_batches x hidden_s, what of to_host_s and to_device_s forward_s and backward_s are long enough for",
+            )
+        )  # fmt: skip
+        parts.append(self.data.explain_hidden())
         return total("hidden", "hidden communication", tuple(parts), unit="s")
 
 
@@ -216,7 +342,8 @@ def step_time(
     """Return the time of one step of every layout; `pipes` are those of the layouts."""
     pricer = Pricer(rates, workload, pipes.shard, model, traits_of(workload, cluster.device))
     blocks = _BLOCKS.of_rows((model, workload, cluster, rates), pipes.shard, lambda: _blocks(pricer))
-    one, send_source, hops, weight_grad = _micro_batch(pricer, cluster, blocks, pipes)
+    one, sends, weight_grad = _micro_batch(pricer, cluster, blocks, pipes)
+    hops = sends.hops
     busy = np.where(pipes.stages.exists, one.forward + one.backward + one.sends, 0.0)
     slowest = np.argmax(busy, axis=1)
     rows = np.arange(len(slowest))
@@ -224,16 +351,18 @@ def step_time(
     bubble = bubble_seconds(pipes.layouts, pipes.stages, one.forward, one.backward, weight_grad, one.sends) + hops
     running, row_of = m * busy[rows, slowest] + bubble, pipes.row_of
     data = data_parallel(model, cluster, workload, layouts, stages, rates, pipes, one.forward, one.backward, m)
-    end = _end_on_host(pricer, blocks, pipes)
+    called = _end_on_host(pricer, blocks, pipes)
+    end = called * pricer.traits.host_operator_s
     step = (running + end)[row_of] + data.exposed + data.lost + data.optimizer.value
     return StepTime(
         step, slowest[row_of], m[row_of], bubble[row_of], one.rerun[rows, slowest][row_of], hops[row_of], end[row_of], data, blocks,
-        send_source, pipes, one, rates.beside(),
+        pipes, one, rates.beside(), Wires.of(cluster, rates), sends, weight_grad, bubble[row_of], called[row_of],
+        pricer.traits.host_operator_s,
     )  # fmt: skip
 
 
 def _end_on_host(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> Array:
-    """Return the seconds that the host of the stage with the most parameter tensors needs between two steps."""
+    """Return the operators that the host of the stage with the most parameter tensors has between two steps."""
     fixed, stages, row_of = p.traits.step_operators, pipes.stages, pipes.shard.row_of
     if fixed is None:
         return np.zeros(len(pipes.layouts))
@@ -241,11 +370,11 @@ def _end_on_host(p: Pricer, blocks: dict[str, Cost], pipes: Pipes) -> Array:
     tensors: Array = outside * (1.0 * stages.embedding + 2.0 * stages.head)  # tables and the final norm
     for kind, count in stages.layers.items():
         tensors = tensors + count * blocks[f"layer:{kind}"].tensors[row_of][:, None]
-    return np.asarray((fixed + p.traits.tensor_operators * tensors.max(axis=1)) * p.traits.host_operator_s)
+    return np.asarray(fixed + p.traits.tensor_operators * tensors.max(axis=1))
 
 
-def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, str, Array, Array]:
-    """Return the time of one micro-batch, where that of its transfers comes from, their fill and drain, and weight gradients."""
+def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pipes) -> tuple[PipeTime, Sends, Array]:
+    """Return the time of one micro-batch, its transfers from stage to stage, and its weight gradients."""
     model, stages, row_of = p.model, pipes.stages, pipes.shard.row_of
     weights: dict[str, Array] = {f"layer:{k}": n * stages.share for k, n in stages.layers.items()}
     weights["embedding"] = stages.embedding * stages.share
@@ -264,9 +393,9 @@ def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pi
         weight_grad = weight_grad + n * cost.weight[row_of][:, None]
     host = activation_copies(model, cluster, p.workload, pipes, p.rates, forward, backward)
     forward, backward = forward + host.forward, backward + host.backward
-    send, lost, hops, source = _sends(p, pipes.layouts, stages, forward, backward)
-    one = PipeTime(forward, backward, send, lost, host, weights, rerun * np.ones_like(stages.share))
-    return one, source, hops, weight_grad
+    sends = _sends(p, pipes.layouts, stages, forward, backward)
+    one = PipeTime(forward, backward, sends.exposed, sends.lost, host, weights, rerun * np.ones_like(stages.share), sends.pairs)
+    return one, sends, weight_grad
 
 
 _BLOCKS: Kept[dict[str, Cost]] = Kept()
@@ -287,9 +416,8 @@ def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
     return np.asarray(np.where(count > 0, share, 1.0))
 
 
-def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward: Array) -> tuple[Array, Array, Array, str]:
-    """Return the seconds that pipeline transfers add per micro-batch (by stage), what of it is lost to overlap, those of fill
-    and drain, and their source.
+def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward: Array) -> Sends:
+    """Return what pipeline transfers add per micro-batch.
 
     Plain 1F1B sends and receives in one fused call in front of each forward and backward, exposed (Megatron forces
     overlap_p2p_comm off without virtual stages: training/arguments.py). Interleaved and bidirectional schedules
@@ -300,13 +428,17 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     # Without sequence parallelism each tensor-parallel rank still sends only its part, and the receivers gather the parts
     # over the scale-up link (Megatron's scatter-gather optimisation, arXiv:2104.04473, section 4.1).
     whole = ELEMENT * (shard.tokens * p.model.hidden)[row_of]
-    sent = p.rates.collective("send_recv", whole / shard.tp[row_of], Group.of(2.0, axis_strides(layouts)["pp"], shard.domain))
+    part, pair = whole / shard.tp[row_of], Group.of(2.0, axis_strides(layouts)["pp"], shard.domain)
+    sent = p.rates.collective("send_recv", part, pair)
     each_way = sent.seconds
+    messages = [Message("send to the next stage", "send_recv", part, pair, np.ones_like(part), 0.0)]
     apart = ~shard.sp[row_of] & (shard.tp[row_of] > 1)
     if apart.any():
         parts = shard.tp_group
         gathered = p.rates.collective("all_gather", whole, Group(parts.size[row_of], parts.local[row_of]))
         each_way = each_way + np.where(apart, gathered.seconds, 0.0)
+        whole_group = Group(parts.size[row_of], parts.local[row_of])
+        messages.append(Message("all-gather of its parts", "all_gather", whole, whole_group, 1.0 * apart, 0.0))
     on = layouts.pp > 1
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
@@ -318,8 +450,13 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
     source = sent.source
     if p.traits.sends is not None:
-        exposed, source = _blocking_sends(p, layouts, stages, whole / shard.tp[row_of], p.traits.sends), "profile"
-    return exposed + lost, lost, hops, source
+        exposed, source = _blocking_sends(p, layouts, stages, part, p.traits.sends), "profile"
+    times = 1.0 * (on & overlapped)[:, None] * np.ones_like(forward)
+    pairs = (
+        Pair("pipeline sends beside the forward", v * each * np.ones_like(forward), forward, times),
+        Pair("pipeline sends beside the backward", v * each * np.ones_like(forward), backward, times),
+    )
+    return Sends(exposed + lost, lost, hops, source, part, each_way, overlapped, tuple(messages), pairs, p.traits.sends)
 
 
 def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, sent: Array, rate: tuple[float, float]) -> Array:

@@ -38,7 +38,7 @@ def with_timeline(time: StepTime, model: ModelSpec, layout: Layout) -> StepTime:
     if layout.pp < 2:
         return time
     bubble = np.array([exact_bubble_s(time, model, layout)])
-    return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble)
+    return dataclasses.replace(time, step=time.step - time.bubble + bubble, bubble=bubble, timed=True)
 
 
 def exact_bubble_s(

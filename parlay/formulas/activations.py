@@ -42,11 +42,11 @@ def korthikanti_layer(
     tensor : array_like, default 1
         Tensor-parallel degree t. [-]
     sequence_parallel : array_like, default 0
-        1 where norms and dropout are split over the sequence, else 0. [-]
+        1 where norms and dropout are split over the sequence, else 0: t_sp is t or 1. [-]
     element_bytes : array_like, default 2
         Bytes of an activation. [B]
     mask_bytes : array_like, default 1
-        Bytes of one element of a dropout mask. [B]
+        Bytes mu of one element of a dropout mask. [B]
 
     Returns
     -------
@@ -107,11 +107,11 @@ def unfused_scores(
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     dropout : array_like, default 1
-        1 where attention dropout is on, else 0. [-]
+        Whether attention dropout is on, delta: 1 or 0. [-]
     element_bytes : array_like, default 2
         Bytes of one score. [B]
     mask_bytes : array_like, default 1
-        Bytes of one element of the mask. [B]
+        Bytes mu of one element of the mask. [B]
 
     Returns
     -------
@@ -170,13 +170,13 @@ def token_tensors(
     tokens : array_like
         Tokens of the micro-batch on the GPU before tensor parallelism. [token]
     width : array_like
-        Elements of one row. [-]
+        Elements w of one row. [-]
     tensors : array_like, default 1
-        How many such tensors. [-]
+        Number nu of such tensors. [-]
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     sequence_parallel : array_like, default 0
-        1 where the tokens are split over the tensor-parallel ranks, else 0. [-]
+        1 where the tokens are split over the tensor-parallel ranks, else 0: t_sp is t or 1. [-]
     element_bytes : array_like, default 2
         Bytes of one element. [B]
 
@@ -239,13 +239,13 @@ def queries_keys_values(
     kv_heads : array_like
         Key/value heads of the layer (MLA: as many as query heads). [-]
     qk_dim : array_like
-        Size of a query or key head. [-]
+        Size d_qk of a query or key head. [-]
     v_dim : array_like
-        Size of a value head. [-]
+        Size d_v of a value head. [-]
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     ulysses : array_like, default 1
-        Ranks that split the heads by all-to-all. [-]
+        Ranks u that split the heads by all-to-all. [-]
     element_bytes : array_like, default 2
         Bytes of one element. [B]
 
@@ -305,11 +305,11 @@ def attention_output(
     heads : array_like
         Query heads. [-]
     v_dim : array_like
-        Size of a value head. [-]
+        Size d_v of a value head. [-]
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     copies : array_like, default 1
-        1; 2 with Ulysses, which keeps the output before and after its all-to-all. [-]
+        Copies kappa: 1; 2 with Ulysses, which keeps the output before and after its all-to-all. [-]
     element_bytes : array_like, default 2
         Bytes of one element. [B]
 
@@ -360,7 +360,7 @@ def log_sum_exp(tokens: ArrayLike, heads: ArrayLike, *, tensor: ArrayLike = 1, s
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     statistic_bytes : array_like, default 4
-        Bytes of one statistic (fp32). [B]
+        Bytes e_stat of one statistic (fp32). [B]
 
     Returns
     -------
@@ -407,7 +407,7 @@ def feed_forward(
     width : array_like
         Feed-forward width f of one branch. [-]
     branches : array_like, default 2
-        2 for the input of a gated activation (gate and up), 1 for a plain one, 1 for the output of either. [-]
+        Branches beta: 2 for the input of a gated activation (gate and up), 1 for a plain one, 1 for the output of either. [-]
     tensor : array_like, default 1
         Tensor-parallel degree (of experts: the expert tensor degree). [-]
     element_bytes : array_like, default 2

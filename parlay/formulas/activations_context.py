@@ -160,9 +160,9 @@ def gathered_keys_values(
     kv_heads : array_like
         Key/value heads. [-]
     qk_dim : array_like
-        Size of a key head. [-]
+        Size d_qk of a key head. [-]
     v_dim : array_like
-        Size of a value head. [-]
+        Size d_v of a value head. [-]
     ranks : array_like
         Context-parallel ranks c. [-]
     tensor : array_like, default 1

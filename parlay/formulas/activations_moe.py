@@ -44,11 +44,11 @@ def expert_rows(
     expert_tensor : array_like, default 1
         Ranks that share each expert's matrices. [-]
     imbalance : array_like, default 1
-        Rows of the busiest rank over the mean. [-]
+        Imbalance beta: rows of the busiest rank over the mean. [-]
     experts : array_like, default 1
         Experts of the layer; used with a capacity factor only. [-]
     capacity_factor : array_like, default 0
-        Rows each expert takes over the mean, padded; 0 = dropless. [-]
+        Factor phi: rows each expert takes over the mean, padded; 0 = dropless. [-]
 
     Returns
     -------
@@ -103,11 +103,11 @@ def router_kept(
     experts : array_like
         Experts E of the layer. [-]
     logit_bytes : array_like, default 4
-        Bytes of one logit. [B]
+        Bytes e_logit of one logit. [B]
     score_bytes : array_like, default 12
-        Bytes of scores, normalised scores and probabilities of one expert together. [B]
+        Bytes e_score of scores, normalised scores and probabilities of one expert together. [B]
     map_bytes : array_like, default 1
-        Bytes of one element of the boolean routing map. [B]
+        Bytes e_map of one element of the boolean routing map. [B]
 
     Returns
     -------
@@ -154,7 +154,7 @@ def row_map_kept(tokens: ArrayLike, experts: ArrayLike, *, index_bytes: ArrayLik
     experts : array_like
         Experts E of the layer. [-]
     index_bytes : array_like, default 4
-        Bytes of one index. [B]
+        Bytes e_index of one index. [B]
 
     Returns
     -------
@@ -199,7 +199,7 @@ def expert_input(rows: ArrayLike, width: ArrayLike, *, element_bytes: ArrayLike 
     element_bytes : array_like, default 2
         Bytes of one element. [B]
     probability_bytes : array_like, default 8
-        Bytes a row of probabilities in fp32, permuted and sorted. [B]
+        Bytes e_p a row of probabilities in fp32, permuted and sorted. [B]
 
     Returns
     -------
@@ -257,9 +257,9 @@ def combine_held(
     tokens : array_like
         Tokens this rank routes. [token]
     copies : array_like, default 4
-        Row-sized tensors alive; 3 with a single local expert, which needs no sort. [-]
+        Tensors c of the size of all rows alive; 3 with a single local expert, which needs no sort. [-]
     outputs : array_like, default 2
-        Token-sized outputs alive: the combined one, and the shared experts' where there are any. [-]
+        Outputs o of the size of all tokens alive: the combined one, and the shared experts' where there are any. [-]
     element_bytes : array_like, default 2
         Bytes of one element. [B]
 

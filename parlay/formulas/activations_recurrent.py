@@ -50,7 +50,7 @@ def mamba2_kept(
     element_bytes : array_like, default 2
         Bytes of an activation. [B]
     state_bytes : array_like, default 4
-        Bytes of one element of a chunk state (fp32). [B]
+        Bytes e_s of one element of a chunk state (fp32). [B]
 
     Returns
     -------
@@ -109,13 +109,13 @@ def gated_delta_kept(
     tokens : array_like
         Tokens of the micro-batch on the GPU. [token]
     key_width : array_like
-        Key heads x key size. [-]
+        Width w_k: key heads x key size. [-]
     value_width : array_like
-        Value heads x value size. [-]
+        Width w_v: value heads x value size. [-]
     value_heads : array_like
-        Value heads: two gates (fp32) each. [-]
+        Heads H_v of values: two gates (fp32) each. [-]
     key_dim : array_like
-        Size of a key head: rows of a state matrix. [-]
+        Size d_k of a key head: rows of a state matrix. [-]
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     chunk : array_like, default 64
@@ -123,7 +123,7 @@ def gated_delta_kept(
     element_bytes : array_like, default 2
         Bytes of an activation. [B]
     state_bytes : array_like, default 2
-        Bytes of one element of a chunk state. [B]
+        Bytes e_s of one element of a chunk state. [B]
 
     Returns
     -------

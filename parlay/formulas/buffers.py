@@ -24,7 +24,7 @@ def weight_gradient_cache(elements: ArrayLike, *, element_bytes: ArrayLike = 2) 
     Parameters
     ----------
     elements : array_like
-        Elements of all distinct weight shapes of the stage, output layer included, summed. [-]
+        Elements of all distinct weight shapes of the stage, r rows and c columns each, output layer included, summed. [-]
     element_bytes : array_like, default 2
         Bytes of one element. [B]
 
@@ -75,13 +75,13 @@ def matmul_workspaces(
     Parameters
     ----------
     te_bytes : array_like, default 33554432
-        TransformerEngine's cuBLAS workspace: 32 MiB from sm90 on, 4 MiB before. [B]
+        Size w_te of TransformerEngine's cuBLAS workspace: 32 MiB from sm90 on, 4 MiB before. [B]
     te_streams : array_like, default 1
-        Such workspaces: 1, and 4 more as soon as a grouped product ran; 3 times with userbuffers. [-]
+        Number n_te of such workspaces: 1, and 4 more as soon as a grouped product ran; 3 times with userbuffers. [-]
     torch_bytes : array_like, default 8519680
-        PyTorch's cuBLAS workspace of one handle and stream: 8.125 MiB, 32 MiB on Hopper. [B]
+        Size w_torch of PyTorch's cuBLAS workspace of one handle and stream: 8.125 MiB, 32 MiB on Hopper. [B]
     torch_handles : array_like, default 2
-        Handles and streams in use: forward, and autograd's thread. [-]
+        Handles n_torch and streams in use: forward, and autograd's thread. [-]
 
     Returns
     -------
@@ -124,11 +124,11 @@ def unsharded_forward(unit: ArrayLike, *, shards: ArrayLike, copies: ArrayLike =
     Parameters
     ----------
     unit : array_like
-        Parameters of the largest unit, a transformer block. [-]
+        Parameters P_u of the largest unit, a transformer block. [-]
     shards : array_like
         Ranks D of the shard. [-]
     copies : array_like, default 3
-        Full-size tensors alive. [-]
+        Tensors c of full size alive. [-]
     element_bytes : array_like, default 2
         Bytes of a gathered element. [B]
 
@@ -183,15 +183,15 @@ def unsharded_backward(
     Parameters
     ----------
     unit : array_like
-        Parameters of the largest unit. [-]
+        Parameters P_u of the largest unit. [-]
     weight_copies : array_like, default 2
-        Full-size weight tensors alive. [-]
+        Weight tensors c of full size alive. [-]
     element_bytes : array_like, default 2
         Bytes of a gathered weight. [B]
     gradient_bytes : array_like, default 2
-        Bytes of an unreduced gradient. [B]
+        Bytes g of an unreduced gradient. [B]
     reduce_bytes : array_like, default 4
-        Bytes of an element of the reduce-scatter input. [B]
+        Bytes r of an element of the reduce-scatter input. [B]
 
     Returns
     -------
@@ -242,7 +242,7 @@ def bucket_bytes(
     bucket_elements : array_like, default 500000000
         Elements of a bucket: DeepSpeed's reduce_bucket_size 5e8, Megatron-FSDP's reduce queue 1e9. [-]
     buckets : array_like, default 1
-        Buckets alive; 2 with DeepSpeed's overlap_comm. [-]
+        Buckets n alive; 2 with DeepSpeed's overlap_comm. [-]
     element_bytes : array_like, default 2
         Bytes of the communication dtype. [B]
 
@@ -345,9 +345,9 @@ def allocator_reserve(allocated: ArrayLike, *, share: ArrayLike = 0.038) -> Real
     Parameters
     ----------
     allocated : array_like
-        Peak of allocated bytes. [B]
+        Peak A_peak of allocated bytes. [B]
     share : array_like, default 0.038
-        Reserved over allocated, less one. [-]
+        Share rho: reserved over allocated, less one. [-]
 
     Returns
     -------

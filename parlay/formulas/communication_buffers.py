@@ -28,15 +28,15 @@ def ring_communicator(
     Parameters
     ----------
     channels : array_like, default 24
-        Channels: 16 to 24 are usual, 64 the most. [-]
+        Channels C: 16 to 24 are usual, 64 the most. [-]
     peers : array_like, default 1
-        Connections a channel: 1 for a ring, up to 3 more for trees. [-]
+        Connections p a channel: 1 for a ring, up to 3 more for trees. [-]
     simple_bytes : array_like, default 4194304
-        Buffer of the Simple protocol. [B]
+        Buffer b_simple of the Simple protocol. [B]
     ll_bytes : array_like, default 524288
-        Buffer of the LL protocol. [B]
+        Buffer b_LL of the LL protocol. [B]
     ll128_bytes : array_like, default 4915200
-        Buffer of the LL128 protocol. [B]
+        Buffer b_LL128 of the LL128 protocol. [B]
 
     Returns
     -------
@@ -85,13 +85,13 @@ def switch_communicator(
     Parameters
     ----------
     channels : array_like, default 16
-        Channels: 16 on sm90, 24 or 32 on sm100. [-]
+        Channels C: 16 on sm90, 24 or 32 on sm100. [-]
     heads : array_like, default 8
-        Ranks that share the reduction. [-]
+        Ranks H that share the reduction. [-]
     chunk_bytes : array_like, default 131072
-        Bytes of one chunk. [B]
+        Bytes b of one chunk. [B]
     steps : array_like, default 8
-        Chunks in flight. [-]
+        Chunks q in flight. [-]
     directions : array_like, default 2
         Reduce and broadcast. [-]
 
@@ -153,15 +153,15 @@ def deepep_buffers(
     nvlink_ranks : array_like, default 8
         Ranks g of one NVLink domain as DeepEP sees it. [-]
     nvlink_tokens : array_like, default 288
-        Tokens of one NVLink queue: 256 to 8 ranks, 288 to 64, 560 at 128. [-]
+        Tokens T_nv of one NVLink queue: 256 to 8 ranks, 288 to 64, 560 at 128. [-]
     network_tokens : array_like, default 128
-        Tokens of one network queue. [-]
+        Tokens T_net of one network queue. [-]
     element_bytes : array_like, default 2
         Bytes of an element of a dispatched row. [B]
     metadata_bytes : array_like, default 2056
-        Bytes of source, indices, weights and scales beside a row. [B]
+        Bytes e_m of source, indices, weights and scales beside a row. [B]
     workspace_bytes : array_like, default 33554432
-        The workspace. [B]
+        Size w of the workspace. [B]
 
     Returns
     -------

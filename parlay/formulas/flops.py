@@ -25,11 +25,11 @@ def matmul_flops(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> Real:
     Parameters
     ----------
     m : array_like
-        Rows of the first matrix and of the result. [-]
+        Rows m of the first matrix and of the result. [-]
     n : array_like
-        Columns of the second matrix and of the result. [-]
+        Columns n of the second matrix and of the result. [-]
     k : array_like
-        Inner size. [-]
+        Inner size k. [-]
 
     Returns
     -------
@@ -74,7 +74,7 @@ def training_flops(matmul_weights: ArrayLike, score_flops: ArrayLike = 0) -> Rea
     matmul_weights : array_like
         Weights P that each token is multiplied with. [-]
     score_flops : array_like, default 0
-        FLOPs of attention scores (or state updates) of one token, forward. [FLOP]
+        FLOPs S of attention scores (or state updates) of one token, forward. [FLOP]
 
     Returns
     -------
@@ -124,7 +124,7 @@ def adapter_training_flops(matmul_weights: ArrayLike, adapter_weights: ArrayLike
     adapter_weights : array_like
         Trained weights A that each token is multiplied with. [-]
     score_flops : array_like, default 0
-        FLOPs of attention scores (or state updates) of one token, forward. [FLOP]
+        FLOPs S of attention scores (or state updates) of one token, forward. [FLOP]
 
     Returns
     -------
@@ -364,9 +364,9 @@ def recompute_flops(forward_flops: ArrayLike, recomputed_share: ArrayLike) -> Re
     Parameters
     ----------
     forward_flops : array_like
-        FLOPs of one forward pass. [FLOP]
+        FLOPs F of one forward pass. [FLOP]
     recomputed_share : array_like
-        Share of the forward that runs again, 0 to 1. [-]
+        Share r of the forward that runs again, 0 to 1. [-]
 
     Returns
     -------

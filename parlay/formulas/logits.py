@@ -74,7 +74,7 @@ def output_layer_gradient(
 ) -> Real:
     r"""Return the input gradient of the output layer: whole sequence, and its reduce-scattered shard beside it.
 
-    $$ A = n h e \left( 1 + \frac{[sp]}{t} \right) $$
+    $$ A = n h e \left( 1 + \frac{\sigma}{t} \right) $$
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def output_layer_gradient(
     tensor : array_like, default 1
         Tensor-parallel degree. [-]
     sequence_parallel : array_like, default 0
-        1 where the gradient is reduce-scattered over the sequence, else 0. [-]
+        Whether it is so, sigma: 1 where the gradient is reduce-scattered over the sequence, else 0. [-]
     element_bytes : array_like, default 2
         Bytes of one element. [B]
 

@@ -28,9 +28,9 @@ def zero_state(
 
     Stage 1 shards the optimizer, stage 2 the gradients too, stage 3 the weights too:
 
-    $$ S = P \left( \frac{w}{D_{\ge 3}} + \frac{g}{D_{\ge 2}} + \frac{q + o + g_{step}}{D_{\ge 1}} \right) $$
+    $$ S = P \left( \frac{w}{D_3} + \frac{g}{D_2} + \frac{q + o + g_{step}}{D_1} \right) $$
 
-    with $D_{\ge k} = D$ at stage k and above, else 1.
+    with $D_k = D$ at stage k and above, else 1.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def zero_state(
     stage : array_like
         0, 1, 2 or 3; 0 shards nothing. [-]
     shards : array_like
-        Ranks D that share one copy of the state. [-]
+        Ranks D that share one copy of the state; D_1, D_2 and D_3 are D from that stage on, else 1. [-]
     weight_bytes : array_like, default 2
         Bytes of a weight used in compute. [B]
     gradient_bytes : array_like, default 2
@@ -49,7 +49,7 @@ def zero_state(
     moments_bytes : array_like, default 8
         Bytes of all moments of one parameter. [B]
     step_gradient_bytes : array_like, default 0
-        Bytes of an fp32 copy of the gradient that exists during the step only. [B]
+        Bytes g_step of an fp32 copy of the gradient that exists during the step only. [B]
 
     Returns
     -------
@@ -106,7 +106,7 @@ def sharded_bytes(parameters: ArrayLike, bytes_each: ArrayLike, *, shards: Array
     parameters : array_like
         Parameters on the GPU before sharding. [-]
     bytes_each : array_like
-        Bytes a parameter: 8 for Adam's two fp32 moments, 4 for SGD with momentum or Muon's one. [B]
+        Bytes b a parameter: 8 for Adam's two fp32 moments, 4 for SGD with momentum or Muon's one. [B]
     shards : array_like, default 1
         Ranks that share one copy. [-]
 
@@ -163,13 +163,13 @@ def blockwise_moments(
     shards : array_like, default 1
         Ranks that share one copy. [-]
     moments : array_like, default 2
-        Quantised moments. [-]
+        Quantised moments nu. [-]
     block : array_like, default 256
-        Elements that share a scale. [-]
+        Elements B that share a scale. [-]
     element_bytes : array_like, default 1
-        Bytes of a quantised element. [B]
+        Bytes e of a quantised element. [B]
     scale_bytes : array_like, default 4
-        Bytes of a scale. [B]
+        Bytes e_s of a scale. [B]
 
     Returns
     -------
@@ -214,15 +214,15 @@ def factored_moments(
     Parameters
     ----------
     rows : array_like
-        Rows of a weight matrix. [-]
+        Rows r of a weight matrix. [-]
     columns : array_like
-        Columns of a weight matrix. [-]
+        Columns c of a weight matrix. [-]
     matrices : array_like, default 1
-        Matrices of this shape. [-]
+        Matrices nu of this shape. [-]
     shards : array_like, default 1
         Ranks that share one copy. [-]
     state_bytes : array_like, default 4
-        Bytes of one number. [B]
+        Bytes e of one number. [B]
 
     Returns
     -------
@@ -272,13 +272,13 @@ def quantised_copies(
     parameters : array_like
         Parameters of linear layers run in low precision, on the GPU. [-]
     copies : array_like, default 2
-        2 where the transposed (column-wise) copy is kept beside the row-wise one, else 1. [-]
+        Copies kappa: 2 where the transposed (column-wise) copy is kept beside the row-wise one, else 1. [-]
     block : array_like, default inf
-        Elements that share a scale: infinite per tensor, 16384 for 128 x 128 blocks, 32 for mxfp8, 16 for nvfp4. [-]
+        Elements B that share a scale: infinite per tensor, 16384 for 128 x 128 blocks, 32 for mxfp8, 16 for nvfp4. [-]
     element_bytes : array_like, default 1
-        Bytes of an element: 1 for fp8, 0.5 for fp4. [B]
+        Bytes e of an element: 1 for fp8, 0.5 for fp4. [B]
     scale_bytes : array_like, default 4
-        Bytes of a scale: 4 for fp32, 1 for e8m0 and e4m3. [B]
+        Bytes e_s of a scale: 4 for fp32, 1 for e8m0 and e4m3. [B]
 
     Returns
     -------
@@ -381,7 +381,7 @@ def zero_infinity_estimate(
     parameters : array_like
         Parameters of the model. [-]
     largest_layer : array_like
-        Parameters of its largest layer. [-]
+        Parameters P_largest of its largest layer. [-]
     shards : array_like
         Ranks D. [-]
     state_bytes : array_like, default 18

@@ -1,7 +1,8 @@
-r"""What an optimizer's step reads and writes, on the GPU and on a host, and the time that a host takes for it.
+r"""What an optimizer's step reads, writes and computes, on the GPU and on a host, and the time that a host takes for it.
 
 Symbols: P parameters that the step updates [-] · w, g, q, o bytes of a weight, a gradient, a main weight, all moments of a
-         parameter [B] · c, d bytes of a converted gradient and of a main weight read again [B] · k passes over gradients [-]
+         parameter [B] · c, d bytes of a converted gradient and of a main weight read again [B] · k passes over gradients [-] ·
+         g' bytes of the gradient that the kernel reads [B] · n, m shorter and longer side of a matrix in `newton_schulz_flops` [-]
 """
 
 from __future__ import annotations
@@ -90,6 +91,59 @@ def step_traffic_bytes(
     d = _check.real("copied_bytes", copied_bytes, low=0)
     converting, read = np.where(c > 0, g + c, 0.0), np.where(c > 0, c, g)
     return P * (converting + read * (1 + k) + 2 * (q + o) + w + d + np.where(q == 0, w, 0.0))
+
+
+def newton_schulz_flops(rows: ArrayLike, columns: ArrayLike, *, iterations: ArrayLike = 5) -> Real:
+    r"""Return the FLOP with which Muon orthogonalises the momentum of one weight matrix.
+
+    An iteration takes three products over the shorter side n and the longer side m of the matrix X, transposed where that makes
+    it wide: A = X X^T in 2 n^2 m FLOP, B = b A + c A A in 2 n^3, and X = a X + B X in 2 n^2 m again:
+
+    $$ F = k \left( 4 n^2 m + 2 n^3 \right), \quad n = \min(r, c), \quad m = \max(r, c) $$
+
+    Parameters
+    ----------
+    rows : array_like
+        Rows r of the matrix. [-]
+    columns : array_like
+        Columns c of the matrix. [-]
+    iterations : array_like, default 5
+        Iterations k. [-]
+
+    Returns
+    -------
+    float or ndarray
+        Floating-point operations of the products, additions left out. [FLOP]
+
+    Raises
+    ------
+    FormulaDomainError
+        If a size is negative or `iterations` no whole number.
+
+    Notes
+    -----
+    In bf16, as the sources have it. Symmetric products are counted in full: kernels that compute one half of them are an option.
+    DeepSpeed's later default works on the Gram matrix instead, which takes less where m is a few times n.
+
+    Examples
+    --------
+    The first matrix of Llama 3 8B's feed-forward part, one of two halves:
+
+    >>> float(newton_schulz_flops(14336, 4096)) / 1e12
+    5.49755813888
+
+    References
+    ----------
+    .. [1] K. Jordan, "Muon: An optimizer for hidden layers in neural networks" (2024), zeropower_via_newtonschulz5.
+    .. [2] torchtitan 0fa8950c, components/distributed_optimizers/muon/storage_to_compute.py, _estimate_muon_compute_cost.
+    .. [3] DeepSpeed 15e3bf4f, deepspeed/runtime/zero/muon/original_muon.py.
+    """
+    r = _check.real("rows", rows, low=0)
+    c = _check.real("columns", columns, low=0)
+    k = _check.whole("iterations", iterations, low=0)
+    n: Real = np.minimum(r, c)
+    m: Real = np.maximum(r, c)
+    return k * n * n * (4 * m + 2 * n)
 
 
 def host_step_s(

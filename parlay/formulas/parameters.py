@@ -150,7 +150,7 @@ def mlp_parameters(hidden: ArrayLike, width: ArrayLike, matrices: ArrayLike = 3)
     width : array_like
         Inner width f. [-]
     matrices : array_like, default 3
-        Matrices: 3 for a gated MLP (gate, up, down), 2 for a plain one. [-]
+        Matrices c: 3 for a gated MLP (gate, up, down), 2 for a plain one. [-]
 
     Returns
     -------
@@ -201,7 +201,7 @@ def expert_parameters(hidden: ArrayLike, width: ArrayLike, experts: ArrayLike, m
     experts : array_like
         Experts E. [-]
     matrices : array_like, default 3
-        Matrices of one expert. [-]
+        Matrices c of one expert. [-]
 
     Returns
     -------
@@ -393,7 +393,7 @@ def padded_vocabulary(vocab: ArrayLike, multiple: ArrayLike = 128, tensor_parall
     vocab : array_like
         Vocabulary V. [-]
     multiple : array_like, default 128
-        What the padded size must be a multiple of on each tensor-parallel rank. [-]
+        Number m that the padded size must be a multiple of on each tensor-parallel rank. [-]
     tensor_parallel : array_like, default 1
         Tensor-parallel degree t. [-]
 

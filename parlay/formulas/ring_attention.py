@@ -3,6 +3,7 @@ r"""Ring attention: the transfer of K/V blocks must hide behind the attention it
 Symbols: c block [token] · F matmul rate [FLOP/s] · W one-way ring bandwidth per device [B/s] · N ranks of the ring [-]
          g query heads per K/V head [-] · e bytes per K/V element [B] · m share of scores computed [-]
          q query heads x head size [-] · w K/V heads x head size [-] · t, u compute and transfer time of a round [s]
+         d head size, which cancels [-]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Routing: how far tokens go and how uneven the load is.
 
 Symbols: M nodes [-] · P experts of a node [-] · K experts a token chooses [-] · l most nodes of a token [-] · z nodes it goes to [-]
-         T tokens of a rank [token] · h width [-] · e bytes per element [B] · u loads [-] · f shares, p gate means, a factor [-]
+         T tokens of a rank [token] · h width [-] · e bytes per element [B] · E experts [-] · u loads [-] · f shares, p gate means, a factor [-]
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def busiest_over_mean(loads: ArrayLike) -> Real:
     Parameters
     ----------
     loads : array_like
-        Load of each expert, rank or link, along the last axis. [-]
+        Load u_i of each of n experts, ranks or links, along the last axis. [-]
 
     Returns
     -------

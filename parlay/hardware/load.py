@@ -27,6 +27,8 @@ MOST_EXTENDS = 8  # a longer chain is a mistake, or an attack
 # What the measured rates of a device depend on; capacity, names and what is known of its host link change none of them.
 RATED = ("vendor", "architecture", "compute_capability", "hbm_bytes_per_s", "flops_per_s", "l2_bytes", "compute_units",
          "boost_clock_hz", "power_w")  # fmt: skip
+# What was measured of a device's host link, which another link makes void.
+HOST_COPIES = ("host_to_device_bytes_per_s", "device_to_host_bytes_per_s")
 _PARTS: Mapping[str, Kind] = {"device": "device", "scale_up_link": "link", "nic_link": "link"}
 
 
@@ -162,7 +164,7 @@ def _part(key: str, kind: Kind, given: Any, parent: Mapping[str, Any], where: st
     if base is not None:
         if not isinstance(base, str):
             raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=f"{here}.extends")
-        table = _merge(_inherited(kind, _locate(kind, base, user_directory, f"{here}.extends"), user_directory, ()), table)
+        table = _changed(_inherited(kind, _locate(kind, base, user_directory, f"{here}.extends"), user_directory, ()), table)
     owner = str(parent.get("id", "cluster"))
     table.setdefault("id", f"{owner}-{key.replace('_', '-')}")
     table.setdefault("name", f"{base or key} of {parent.get('name', owner)}"[:200])
@@ -192,7 +194,7 @@ def _read(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path,
         if not isinstance(base, str):
             raise UsageError(f"expected a name or a file, got {type(base).__name__}", where=where)
         base_path = _locate(kind, _absolute(base, path.parent), user_directory, where)
-        data = _merge(_inherited(kind, base_path, user_directory, (*seen, resolved)), data)
+        data = _changed(_inherited(kind, base_path, user_directory, (*seen, resolved)), data)
         data.setdefault("name", f"{path.stem} (from {Path(base).stem})"[:200])
     if kind == "cluster" or base is not None:
         data.setdefault("id", path.stem)
@@ -215,6 +217,14 @@ def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]
         else:
             merged[key] = new
     return merged
+
+
+def _changed(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's table laid over its base's, without copies that were measured over a host link which it replaces."""
+    achieved = base.get("achieved")
+    if "host_link_bytes_per_s" in change and isinstance(achieved, dict):
+        base = {**base, "achieved": {key: value for key, value in achieved.items() if key not in HOST_COPIES}}
+    return _merge(base, change)
 
 
 def _inherited(kind: Kind, path: Path, user_directory: Path | None, seen: tuple[Path, ...]) -> dict[str, Any]:

@@ -177,7 +177,8 @@ class Device(Spec):
     boost_clock_hz: Hertz | None = None
     power_w: Watts | None = None
     host_link_bytes_per_s: HostLinkBytesPerSecond | None = None  # to the host's memory, one direction, when all devices copy
-    achieved: Achieved = Field(default_factory=dict)  # what others measured; information, never a default
+    # What others measured: information, but for the copies to and from the host, which parlay.rates.datasheet takes.
+    achieved: Achieved = Field(default_factory=dict)
     notes: str = ""
     measured_as: str | None = (
         None  # the catalog's device whose measured rates are this one's: `extends` sets it where nothing differs

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from parlay.errors import UsageError
-from parlay.hardware.spec import Cluster, Device
+from parlay.hardware.spec import Cluster, Device, Sourced
 from parlay.rates.interface import Beside, Collective, Group, HostDirection, Priced, Stream
 from parlay.rates.kernels import ELEMENT_BYTES, Attention, AttentionShape, GroupedProduct, Product, Streams, real
 from parlay.rates.network import Domain, Fabric, Network
@@ -97,6 +97,9 @@ FABRIC_EXPONENT = 0.85  # how slowly 32 x B200 over EFA approach their plateau, 
 
 HOST_SHARE: Mapping[str, float] = {"pcie": 0.85, "c2c": 0.80}  # 26.3 of 31, 51-55 of 63 (Azure, ml-engineering); 359 of 450
 HOST_FIXED_S = 10e-6
+# Where a device's file has its own measured copies, these count. Not where they exceed the link that it states: GB300's 359 GB/s are
+# of a station with one GPU a Grace, while a rack's two share a link of 450.
+HOST_KEYS: Mapping[HostDirection, str] = {"to_device": "host_to_device_bytes_per_s", "to_host": "device_to_host_bytes_per_s"}
 C2C_BYTES_PER_S = 200e9  # a host link faster than this is a chip-to-chip one
 # Memory of a node's CPUs where its file does not say: two sockets with eight channels of DDR4-3200 (204.8 GB/s each), as a DGX A100
 # has; nodes of later devices have more.
@@ -132,6 +135,23 @@ def default_products(device: Device) -> dict[str, Product]:
 def backward_share(device: Device) -> float:
     """Return the FLOP/s of fused attention backward over those forward."""
     return ATTENTION_BACKWARD_SHARE.get(device.architecture.lower(), ATTENTION_BACKWARD_SHARE["other"])
+
+
+def _measured_copy(device: Device, direction: HostDirection) -> Sourced | None:
+    """Return what the device's file has measured of copies in a direction, if its link allows it."""
+    found, link = device.achieved.get(HOST_KEYS[direction]), device.host_link_bytes_per_s
+    return found if found is not None and link is not None and found.value <= link.value else None
+
+
+def host_rate(device: Device, direction: HostDirection) -> tuple[float, str]:
+    """Return the bytes/s of large copies between a GPU and its host, and where that comes from; UsageError without a link."""
+    link = device.host_link_bytes_per_s
+    if link is None:
+        raise UsageError(f"{device.name} has no host_link_bytes_per_s", hint="add it to the device's file")
+    measured = _measured_copy(device, direction)
+    if measured is not None:
+        return measured.value, "profile"
+    return link.value * HOST_SHARE["c2c" if link.value > C2C_BYTES_PER_S else "pcie"], "default"
 
 
 def default_attention(device: Device, peak_flops_per_s: float, dtype: str, *, backward: bool) -> Attention:
@@ -251,13 +271,9 @@ class DatasheetRates:
         return Priced(self.network.seconds(op, nbytes, group), "default")
 
     def host_copy(self, nbytes: ArrayLike, direction: HostDirection) -> Priced:
-        """Seconds of a copy between one GPU and its host, the same in either direction."""
-        link = self.device.host_link_bytes_per_s
-        if link is None:
-            raise UsageError(f"{self.device.name} has no host_link_bytes_per_s", hint="add it to the device's file")
-        share = HOST_SHARE["c2c" if link.value > C2C_BYTES_PER_S else "pcie"]
-        size = real(nbytes)
-        return Priced(real(np.where(size > 0, size / (link.value * share) + HOST_FIXED_S, 0.0)), "default")
+        """Seconds of a copy between one GPU and its host: as measured on this device, else at a share of the link."""
+        rate, source, size = *host_rate(self.device, direction), real(nbytes)
+        return Priced(real(np.where(size > 0, size / rate + HOST_FIXED_S, 0.0)), source)
 
     def launch(self) -> Priced:
         """Seconds between two short kernels that the host launches one after the other."""
@@ -270,7 +286,13 @@ class DatasheetRates:
     def describe(self) -> dict[str, str]:
         """Return where each rate comes from, one line a kind of work."""
         parts = ("gemm", "grouped_gemm", "attention", "attention backward", "stream", "collective", "host_copy", "launch")
-        return dict.fromkeys(parts, "default: datasheet peak x default efficiency (parlay.rates.datasheet)")
+        found = dict.fromkeys(parts, "default: datasheet peak x default efficiency (parlay.rates.datasheet)")
+        measured = [
+            f"{direction.replace('_', ' ')} {x.value / 1e9:.4g} GB/s, {x.source}"
+            for direction in HOST_KEYS
+            if (x := _measured_copy(self.device, direction))
+        ]
+        return found | ({"host_copy": f"measured on this device: {'; '.join(measured)}"} if measured else {})
 
 
 def datasheet_rates(cluster: Cluster) -> DatasheetRates:

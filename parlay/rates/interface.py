@@ -39,6 +39,10 @@ class Group:
     size: Array
     local: Array
 
+    def take(self, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Group:
+        """Return the groups of some rows of arrays of `shape`."""
+        return Group(np.broadcast_to(self.size, shape)[rows], np.broadcast_to(self.local, shape)[rows])
+
     @classmethod
     def of(cls, size: ArrayLike, stride: ArrayLike, domain: float) -> Group:
         """Return the group of `size` ranks that lie `stride` GPUs apart where `domain` GPUs share a scale-up link."""

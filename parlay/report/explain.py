@@ -15,6 +15,8 @@ from parlay.report.sources import MEANING, MEANING_OF_BYTES
 from parlay.report.table import Column, Page, fields, render, wrap
 from parlay.units import show_bytes, show_rate, show_seconds, significant
 
+INPUT_DIGITS = 6  # two more than a value has, so that it can be worked out again from them
+
 
 def quantity(value: float, unit: str) -> str:
     """Return a value with its unit, scaled to be read: 71.3 GiB, 12.4 ms, 989 TFLOP/s."""
@@ -106,6 +108,12 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
         out += ["", *render(columns, rows, page)]
     if term.inputs:
         out += ["", "inputs:", *fields([(k, _input(v)) for k, v in term.inputs.items()], page, indent="  ")]
+    pieces = [p for p in term.pieces() if p.value]
+    if pieces:
+        out += ["", "put together from:", *_pieces(pieces, page)]
+        below = [p for piece in pieces for p in piece.pieces() if _counts(p)]
+        if below:
+            out += ["", "collectives, of one block:", *_pieces(below, page)]
     formula = _formula_of(term)
     if formula:
         out += ["", f"formula {formula.name}:", *_equation(formula, page)]
@@ -113,10 +121,26 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
     return out
 
 
+def _counts(piece: Term) -> bool:
+    """Return whether a collective is there: it takes time, and a forward or a backward has it."""
+    return bool(piece.value) and any(piece.inputs.get(name, 0) for name in ("forward", "backward", "one_way"))
+
+
+def _pieces(pieces: list[Term], page: Page) -> list[str]:
+    """Return one line a piece: what it is, its inputs, and its value."""
+    names = list(dict.fromkeys(name for p in pieces for name in p.inputs))
+    rows = [[p.label, *(_input(p.inputs[n]) if n in p.inputs else "" for n in names), quantity(p.value, p.unit)] for p in pieces]
+    columns = [Column("", right=False), *(Column(n.replace("_", " "), drop=1) for n in names), Column("value")]
+    return render(columns, rows, page, indent="  ")
+
+
 def _input(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
-    return f"{value:,.0f}" if _is_whole(value) else significant(value, 5)
+    if _is_whole(value):
+        return f"{value:,.0f}"
+    text = significant(value, INPUT_DIGITS)
+    return text.rstrip("0") if "." in text and "e" not in text else text
 
 
 def _is_whole(value: float) -> bool:
@@ -169,7 +193,18 @@ def term_document(e: Estimate, term: Term, whole: Term) -> dict[str, Any]:
         "layout": layout_document(e.layout),
         "memory_stage": e.worst_stage if whole.key == "memory" else None,
         "term": TermDocument.of(term).model_dump(),
+        "pieces": [_piece_document(p) for p in term.pieces() if p.value],
         "share": term.value / whole.value if whole.value else None,
+    }
+
+
+def _piece_document(piece: Term) -> dict[str, Any]:
+    """Return a piece with the collectives below it."""
+    from parlay.report.documents import TermDocument
+
+    return {
+        **TermDocument.of(piece).model_dump(),
+        "pieces": [TermDocument.of(p).model_dump() for p in piece.pieces() if _counts(p)],
     }
 
 

@@ -321,7 +321,7 @@ def test_copies_to_the_host_and_back_are_priced_by_the_file(cluster):
     assert both.describe()["host_copy"].startswith("calibrated: 6 points measured 2026-11-29")
     one = calibrated_rates(calibration(host_copies=tuple(copies("to_host", 40e9))), cluster, base)
     assert float(one.host_copy(1e9, "to_device").seconds) == float(base.host_copy(1e9, "to_device").seconds)
-    assert one.host_copy(1e9, "to_device").source == "default"
+    assert one.host_copy(1e9, "to_device").source == base.host_copy(1e9, "to_device").source == "profile"  # the catalog's H100
 
 
 def test_a_host_link_that_the_hardware_file_lacks_comes_from_the_calibration(cluster):

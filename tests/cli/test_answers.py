@@ -331,6 +331,35 @@ def test_explain_a_term(parlay):
     assert "S = P * b / D" in parlay("explain", "memory.optimizer.dense.moments", *QUESTION[:3], *LAYOUT).out
 
 
+def test_explain_shows_both_exchanges_of_experts_with_their_own_bytes_and_seconds(parlay):
+    asked = ["step.exposed.ep", "qwen3-30b-a3b", "--on", "hgx-h800", "--layout", "dp64.ep64", "--framework", "hai-llm",
+             "--precision", "fp8-blockwise", "--global-batch", "512"]  # fmt: skip
+    text = parlay("explain", *asked).out
+    below = text[text.index("collectives, of one block:") :].splitlines()
+    assert [re.search(r"(dispatch|combine) (between|inside)", line)[0] for line in below[2:6]] == [
+        "dispatch between", "dispatch inside", "combine between", "combine inside"
+    ]  # fmt: skip
+    found = parlay("explain", *asked, "--json").document["pieces"][0]
+    assert sum(p["value"] for p in found["pieces"] if "between" in p["label"]) == pytest.approx(found["inputs"]["forward_s"])
+    for p in found["pieces"]:
+        x = p["inputs"]
+        assert p["value"] == pytest.approx(x["latency_s"] + x["sent_bytes"] / x["bytes_per_s"])
+
+
+def test_explain_shows_the_rates_of_memory_links_and_the_host(parlay):
+    for term, said in {
+        "step.optimizer": ["bytes_per_s", "share_of_memory"],
+        "step.exposed.dp_reduce": ["dense_latency_s", "dense_bytes_per_s", "dense_share_of_link", "dense_collectives"],
+        "step.exposed.tp": ["latency s", "bytes per s", "share of link"],
+        "step.exposed.overlap": ["transfer s", "compute s"],
+        "step.host": ["operators", "operator_s"],
+        "hidden.tp": ["hidden_s"],
+        "memory.caches.rotary": ["tokens", "width"],
+    }.items():
+        text = parlay("explain", term, *QUESTION[:3], *LAYOUT).out
+        assert all(word in text for word in said), term
+
+
 def test_explain_and_compare_take_what_the_next_command_says(parlay):
     """The flags that `plan` writes behind `parlay estimate` mean the same to `explain` and `compare`."""
     asked = [*QUESTION, *LAYOUT, "--zero", "2", "--recompute", "full", "--optimizer", "sgd", "--global-tokens", "2M"]

@@ -24,9 +24,9 @@ WIDE = [
     ("llama-3.1-8b", A100, 16, {"optimizer": "adafactor"}, ["offload_activations=0.5", "pp=1,2", "micro_batch=1"]),
     ("qwen3-30b-a3b", H100, 16, {"moe_imbalance": 1.5, "moe_dispatcher": "deepep"}, ["micro_batch=1", "cp=1", "etp=1"]),
     ("llama-3-8b", H100, 16, {"framework": "torchtitan"}, ["micro_batch=1,2", "cp=1,2"]),
-    ("llama-3-8b", H100, 16, {"framework": "torchtitan", "cross_entropy": "chunked", "seq_len": 16384}, ["recompute=norm+mlp", "micro_batch=1"]),
+    ("llama-3-8b", H100, 16, {"framework": "torchtitan", "cross_entropy": "chunked", "seq_len": 16384}, ["recompute=selective_ops", "micro_batch=1"]),
     ("llama-3.1-8b", A100, 16, {"framework": "deepspeed"}, ["micro_batch=1,2"]),
-    ("llama-3.1-8b", A100, 16, {"framework": "deepspeed", "seq_len": 2048}, ["pp=2,4", "micro_batch=1", "recompute=full,norm"]),
+    ("llama-3.1-8b", A100, 16, {"framework": "deepspeed", "seq_len": 2048}, ["pp=2,4", "micro_batch=1", "recompute=full,none"]),
 ]  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def test_rows_of_a_wide_plan_read_back_or_are_told(name, cluster, gpus, more, fi
         ({"total_tokens": 10**12}, {"dp": 8}, set()),
         ({"framework": "deepspeed"}, {"tp": 2, "pp": 2, "dp": 4, "last_layers": 15}, {"last_layers"}),
         ({"framework": "deepspeed", "total_tokens": 10**12}, {"dp": 8, "zero": 3}, {"total_tokens"}),
-        ({"framework": "deepspeed", "seq_len": 8192}, {"dp": 8, "recompute": ("norm",)}, {"seq_len", "recompute"}),
-        ({"framework": "torchtitan"}, {"dp": 8, "zero": 3, "recompute": ("norm",)}, {"recompute"}),
+        ({"framework": "deepspeed", "seq_len": 8192}, {"dp": 8, "recompute": ("core_attention",)}, {"seq_len", "recompute"}),
+        ({"framework": "torchtitan"}, {"dp": 8, "zero": 3, "recompute": ("full",), "recompute_layers": 5}, set()),
         ({"framework": "torchtitan"}, {"dp": 8, "zero": 3, "offload_activations": 0.5}, {"offload_activations"}),
     ],
 )
@@ -81,7 +81,7 @@ def test_what_is_lost_stands_in_the_output_itself(capsys, tmp_path):
     asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.pp2.dp4", "--global-batch", "64", "--launch"]
     more = {
         "megatron-core": "layout.offload_activations=0.5",
-        "torchtitan": "layout.recompute=norm",
+        "torchtitan": "layout.offload_activations=0.5",
         "deepspeed": "layout.last_layers=15",
     }
     for framework, text in more.items():

@@ -20,7 +20,8 @@ WORK = Workload(seq_len=8192, global_batch=64)
 
 def with_link(bytes_per_s):
     link = H100.device.host_link_bytes_per_s
-    device = H100.device.model_copy(update={"host_link_bytes_per_s": link.model_copy(update={"value": bytes_per_s})})
+    other = {"host_link_bytes_per_s": link.model_copy(update={"value": bytes_per_s}), "achieved": {}}
+    device = H100.device.model_copy(update=other)
     return H100.model_copy(update={"device": device})
 
 

@@ -1,5 +1,6 @@
-"""The traffic of Adam's step by hand, and measured steps of CPUs."""
+"""The traffic of Adam's step by hand, the products of Muon's, and measured steps of CPUs."""
 
+import numpy as np
 import pytest
 
 from parlay.formulas import optimizer_step as step
@@ -38,12 +39,51 @@ def test_gpus_share_the_memory_of_their_host():
     assert step.host_step_s(8e9, bytes_each=step.step_traffic_bytes(1) / 2, memory_bytes_per_s=4e11) == one / 2
 
 
+def multiplied(rows, columns, iterations):
+    """Return the FLOP that the products of the iterations take, counted as they run on a small matrix, and the matrix."""
+    counted = 0
+
+    def product(a, b):
+        nonlocal counted
+        counted += 2 * a.shape[0] * a.shape[1] * b.shape[1]
+        return a @ b
+
+    x = np.random.default_rng(1).normal(size=(rows, columns))
+    x = x.T if rows > columns else x
+    x /= np.linalg.norm(x)
+    for _ in range(iterations):  # the coefficients of K. Jordan's zeropower_via_newtonschulz5
+        a = product(x, x.T)
+        x = 3.4445 * x + product(-4.7750 * a + 2.0315 * product(a, a), x)
+    return counted, x
+
+
+@pytest.mark.parametrize("shape", [(7, 31), (31, 7), (16, 16), (1, 5)])
+def test_newton_schulz_counts_what_its_products_take(shape):
+    counted, x = multiplied(*shape, 5)
+    assert step.newton_schulz_flops(*shape) == counted
+    singular = np.linalg.svd(x, compute_uv=False)
+    assert 0.4 < singular.min() <= singular.max() < 1.6  # which is what these five iterations are for
+
+
+def test_newton_schulz_of_halves_and_of_a_square():
+    """torchtitan's own count, and two halves of a wide matrix: their squares add up to half."""
+    for short, long in ((1024, 8192), (4096, 14336)):
+        assert step.newton_schulz_flops(short, long) == 2 * 5 * short * short * (2 * long + short)
+    assert step.newton_schulz_flops(4096, 4096) == 5 * 3 * 2 * 4096**3
+    assert 2 * step.newton_schulz_flops(512, 8192) < step.newton_schulz_flops(1024, 8192) / 1.9
+    assert step.newton_schulz_flops([1024, 8192], [8192, 1024], iterations=[5, 10]).tolist() == [
+        step.newton_schulz_flops(1024, 8192), 2 * step.newton_schulz_flops(1024, 8192)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: step.step_traffic_bytes(1, master_bytes=-1), "`master_bytes`"),
         (lambda: step.host_step_s(1, memory_bytes_per_s=0), "`memory_bytes_per_s` must be > 0"),
         (lambda: step.host_step_s(1, memory_bytes_per_s=1, share=1.5), "`share` must be > 0 and <= 1"),
+        (lambda: step.newton_schulz_flops(-1, 1), "`rows`"),
+        (lambda: step.newton_schulz_flops(1, 1, iterations=0.5), "`iterations` must be a whole number"),
         (lambda: step.host_step_s(1, gpus=0, memory_bytes_per_s=1), "`gpus`"),
     ],
 )

@@ -110,6 +110,18 @@ def test_measured_rates_stay_while_nothing_changes_that_they_depend_on(tmp_path,
     assert again.rated_as == ("h100-sxm" if kept else "again")
 
 
+def test_another_host_link_takes_the_copies_that_were_measured_over_the_old_one(tmp_path):
+    faster = load_device(write(tmp_path, "mine.toml", 'extends = "h100-sxm"\nhost_link_bytes_per_s = "120 GB/s"\n'))
+    assert not [key for key in faster.achieved if "host" in key]
+    assert "gemm_bf16_flops_per_s" in faster.achieved
+    text = 'extends = "h100-sxm"\nhost_link_bytes_per_s = "120 GB/s"\nachieved = { host_to_device_bytes_per_s = "100 GB/s" }\n'
+    own = load_device(write(tmp_path, "own.toml", text))
+    assert [key for key in own.achieved if "host" in key] == ["host_to_device_bytes_per_s"]
+    cluster = load_cluster(write(tmp_path, "c.toml", 'extends = "dgx-h100"\n[device]\nhost_link_bytes_per_s = "120 GB/s"\n'))
+    assert not [key for key in cluster.device.achieved if "host" in key]
+    assert "host_to_device_bytes_per_s" in load_device(write(tmp_path, "same.toml", 'extends = "h100-sxm"\n')).achieved
+
+
 def test_a_rate_in_gigabits(tmp_path):
     path = write(tmp_path, "mine.toml", 'extends = "dgx-h100"\n[nic_link]\nextends = "roce-400"\nbytes_per_s = "400 Gb/s"\n')
     assert load_cluster(path).nic_link.bytes_per_s.value == 50e9

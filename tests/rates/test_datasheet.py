@@ -5,7 +5,8 @@ import pytest
 
 from parlay.errors import UsageError
 from parlay.estimate.terms import weakest
-from parlay.rates.datasheet import STREAM_SHARES, datasheet_rates
+from parlay.hardware.load import list_devices, load_device
+from parlay.rates.datasheet import C2C_BYTES_PER_S, HOST_SHARE, STREAM_SHARES, datasheet_rates
 from parlay.rates.interface import Group
 
 
@@ -61,13 +62,37 @@ def test_a_missing_host_link_is_an_error_only_when_asked_for(cluster):
         rates.host_copy(1e9, "to_host")
 
 
-def test_host_copies_reach_what_was_measured(cluster):
-    """51-52 GB/s on H100 over PCIe 5, 26.3 GB/s on A100 over PCIe 4 (Azure)."""
-    assert 1e10 / float(datasheet_rates(cluster()).host_copy(1e10, "to_host").seconds) == pytest.approx(52e9, rel=0.06)
-    assert 1e10 / float(datasheet_rates(cluster("a100-sxm-80")).host_copy(1e10, "to_host").seconds) == pytest.approx(
-        26.3e9, rel=0.06
-    )
-    assert float(datasheet_rates(cluster()).host_copy(0.0, "to_host").seconds) == 0.0
+MEASURED = {
+    ("h100-sxm", "to_device"): 51e9, ("h100-sxm", "to_host"): 52e9, ("h200-sxm", "to_device"): 55.43e9, ("h200-sxm", "to_host"): 55.06e9,
+    ("a100-sxm", "to_device"): 26.28e9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", ["to_device", "to_host"])
+@pytest.mark.parametrize("device", [d.id for d in list_devices() if load_device(d.id).host_link_bytes_per_s])
+def test_host_copies_run_at_what_was_measured_or_at_a_share_of_the_link(cluster, device, direction):
+    """51 and 52 GB/s on H100, 55 on H200 over PCIe 5, 26.3 GB/s on A100 over PCIe 4 (Azure, ml-engineering)."""
+    found = load_device(device)
+    c = cluster().model_copy(update={"device": found})
+    copied = datasheet_rates(c).host_copy(1e12, direction)
+    measured = MEASURED.get((device, direction))
+    link = found.host_link_bytes_per_s.value
+    wanted = measured or link * HOST_SHARE["c2c" if link > C2C_BYTES_PER_S else "pcie"]
+    assert 1e12 / float(copied.seconds) == pytest.approx(wanted, rel=1e-4)
+    assert copied.source == ("profile" if measured else "default")
+    said = datasheet_rates(c).describe()["host_copy"]
+    assert (f"{direction.replace('_', ' ')} {wanted / 1e9:.4g} GB/s" in said) == bool(measured)
+    assert float(datasheet_rates(c).host_copy(0.0, direction).seconds) == 0.0
+
+
+def test_measured_copies_of_another_host_do_not_count(cluster):
+    """GB300's were taken with one GPU a Grace, of which a rack's GPUs have half; a slower link of one's own holds as well."""
+    two = load_device("gb300")
+    assert two.achieved["host_to_device_bytes_per_s"].value > two.host_link_bytes_per_s.value
+    h100 = load_device("h100-sxm")
+    link = h100.host_link_bytes_per_s.model_copy(update={"value": 20e9})
+    slow = cluster().model_copy(update={"device": h100.model_copy(update={"host_link_bytes_per_s": link})})
+    assert 1e12 / float(datasheet_rates(slow).host_copy(1e12, "to_host").seconds) == pytest.approx(17e9, rel=1e-4)
 
 
 def test_a_million_products_are_priced_as_arrays(cluster, processor_seconds):

@@ -47,7 +47,7 @@ COMMANDS = {"frac", "tfrac", "left", "right", "mathrm", "text", "quad", "lceil",
 
 
 WORDS = ("max", "min", "sum", "product", "log", "ceil", "floor", "in", "mod", "for", "or", "dropped", "and", "padded", "MiB")
-NAMES = {"alpha", "beta", "delta", "kappa", "mu", "nu", "phi", "rho", "busbw", "algbw", "sp"}  # factors of several letters
+NAMES = {"alpha", "beta", "delta", "kappa", "mu", "nu", "phi", "rho", "sigma", "busbw", "algbw"}  # factors of several letters
 
 
 @pytest.mark.parametrize("formula", formulas().values(), ids=lambda f: f.name)

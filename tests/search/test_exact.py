@@ -166,11 +166,12 @@ def grid_of(x):
 @given(
     model=models(), cluster=st.sampled_from(sorted(CLUSTERS)), gpus=st.sampled_from([1, 2, 3, 4, 6]),
     batch=st.sampled_from([4, 6, 12, 16]), seq_len=st.sampled_from([1024, 2048, 4096]), space=spaces(), asked=ASKED,
+    optimizer=st.sampled_from(["adamw", "adamw", "muon"]),
 )  # fmt: skip
-def test_the_search_is_pricing_one_by_one(model, cluster, gpus, batch, seq_len, space, asked):
+def test_the_search_is_pricing_one_by_one(model, cluster, gpus, batch, seq_len, space, asked, optimizer):
     where, rates = CLUSTERS[cluster], RATES[cluster]
     # torchtitan allows even virtual stages only, as this test's plain loop does
-    workload = Workload(seq_len=seq_len, global_batch=batch, framework="torchtitan")
+    workload = Workload(seq_len=seq_len, global_batch=batch, framework="torchtitan", optimizer=optimizer)
     space = dataclasses.replace(space, asked=asked)
     tried = list(one_by_one(model, where, workload, gpus, space))
     found = plan(model, where, workload, gpus, top=100, space=space, levers=False)
