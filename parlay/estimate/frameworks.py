@@ -321,6 +321,11 @@ def _resolved(workload: Workload, device: Device) -> Settings:
     fusion, caches = _fusion(workload, base, day)
     if who == "hai-llm":
         choose.said += _published(workload)
+    if workload.fp8_attention and recipe is not None:
+        choose.said.append(
+            "attention in fp8 takes what cuDNN's own benchmarks measured: its backward computes what a window hides, on Hopper what the"
+            " causal mask hides as well"
+        )
     if workload.lora_rank is not None:
         choose.said += _adapted(workload)
     return Settings(

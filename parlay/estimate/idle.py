@@ -28,6 +28,8 @@ def idle_settings(model: ModelSpec, cluster: Cluster, workload: Workload, layout
     """
     found = [*_of_training(model, workload)]
     if layout is not None:
+        if workload.moe_imbalance != 1 and layout.ep == 1 and _has_experts(model):
+            found.append("training.moe_imbalance changes nothing at ep=1: every rank has all experts")
         found += [*_of_layout(model, layout), *_of_recompute(model, cluster, workload, layout)]
     return found
 

@@ -287,7 +287,7 @@ def routed_rows(m: MoeMlp, workload: Workload, shard: Shard) -> Array:
     return np.asarray(
         moe.expert_rows(
             shard.tokens, m.top_k, tensor=np.where(shard.sp, shard.tp, shard.etp), expert_tensor=shard.etp, experts=m.experts,
-            imbalance=workload.moe_imbalance, capacity_factor=workload.moe_capacity_factor or 0.0,
+            imbalance=np.where(shard.ep > 1, workload.moe_imbalance, 1.0), capacity_factor=workload.moe_capacity_factor or 0.0,
         )
     )  # fmt: skip
 

@@ -116,10 +116,10 @@ def _core(
     s, w = p.shard, p.workload
     # A tile of queries reads the window of its first and of its last one: whole tiles are computed, masked or not.
     wide = window if window is None or chunked else window + ATTENTION_TILE
-    share = attention_share(wide, s.seq_len, w.causal, chunked=chunked)
-    share = min(share + entries / s.seq_len, attention_share(None, s.seq_len, w.causal))
+    pairs = attention_share(None, s.seq_len, w.causal)
     if w.document_len is not None:
-        share = min(share, attention_share(w.document_len + ATTENTION_TILE, s.seq_len, w.causal, chunked=True))
+        pairs = min(pairs, attention_share(w.document_len + ATTENTION_TILE, s.seq_len, w.causal, chunked=True))
+    share = min(attention_share(wide, s.seq_len, w.causal, chunked=chunked) + entries / s.seq_len, pairs)
     local, local_kv = heads / s.ulysses, np.maximum(kv_heads / s.ulysses, 1.0)
     gathered = s.cp_kind == CP_KINDS.index("allgather")
     queries = np.where(gathered, s.seq_len / s.cp, s.seq_len / s.ring)
@@ -127,9 +127,9 @@ def _core(
     # all wait for it; balanced, every rank computes half of each block.
     contiguous = (s.cp_kind == CP_KINDS.index("ring")) & (s.ring > 1) & w.causal
     twice = np.where(contiguous, 2 - 1 / s.ring, 1.0)
-    computed = {
-        backward: np.minimum(seen * twice, 1.0) for backward, seen in ((False, share), (True, max(share, p.unmasked_share)))
-    }
+    # cuDNN's backward in fp8 computes what a window hides as well (gpt-oss's heads on GB200, as traits.FP8_ATTENTION).
+    seen = {False: share, True: pairs if p.fp8_attention else share}
+    computed = {backward: np.minimum(part * twice, 1.0) for backward, part in seen.items()}
     if not w.flash_attention:
         return _unfused(p, local, queries, qk, v)
     seconds, source = {}, ""
@@ -139,6 +139,7 @@ def _core(
             dtype=p.traits.wide_products,
         )  # fmt: skip
         slower = p.traits.attention_backward if backward else p.traits.attention_forward
+        slower /= p.traits.fp8_attention[backward] if p.fp8_attention else 1.0
         seconds[backward], source = s.ring * step.seconds * slower, step.source
     modules = frozenset({"core_attention"})
     zero = np.zeros_like(seconds[False])
@@ -292,7 +293,7 @@ def routed_rows(p: Pricer, m: MoeMlp) -> Array:
     """
     w = p.workload
     held = p.shard.local_tokens * m.top_k * p.shard.etp
-    load = w.moe_imbalance if w.moe_capacity_factor is None else w.moe_capacity_factor
+    load = np.where(p.shard.ep > 1, w.moe_imbalance, 1.0) if w.moe_capacity_factor is None else w.moe_capacity_factor
     return np.asarray(held * load)
 
 

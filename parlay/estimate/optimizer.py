@@ -87,8 +87,10 @@ class _Shape:
 
 @dataclasses.dataclass(frozen=True)
 class _Schulz:
-    """What Muon computes and exchanges on the busiest rank, (layouts, stages): seconds and FLOP, seconds and bytes."""
+    """What Muon computes and exchanges on the busiest rank, (layouts, stages): seconds and FLOP, seconds and bytes; `matrices` are the
+    elements that it keeps one momentum of."""
 
+    matrices: Array
     seconds: Array
     flops: Array
     exchange: Array
@@ -112,11 +114,15 @@ def optimizer_step(
     on_device = mine * (1.0 - layouts.offload_optimizer[:, None])
     fully = layouts.zero == 3
     below, above = settings.step_of(sharded=False), settings.step_of(sharded=True)
-    moved = {name: np.where(fully, above[name], value) for name, value in below.items()}
-    stream = rates.stream(on_device * np.asarray(step_traffic_bytes(1.0, **moved))[:, None], "optimizer")
+    moved = {name: np.where(fully, above[name], value)[:, None] for name, value in below.items()}
     muon = _schulz(model, cluster, workload, rates, settings, owned) if settings.optimizer == "muon" else None
-    inputs = {"parameters_owned": mine.max(axis=1), **moved}
-    inputs |= _rate(cluster, on_device * np.asarray(step_traffic_bytes(1.0, **moved))[:, None], stream.seconds)
+    if muon is not None:  # what is no matrix of a layer has Adam's two moments
+        others = 1.0 - np.divide(muon.matrices, mine, out=np.ones_like(mine), where=mine > 0)
+        moved["moments_bytes"] = moved["moments_bytes"] * (1.0 + np.maximum(others, 0.0))
+    nbytes = on_device * np.asarray(step_traffic_bytes(1.0, **moved))
+    stream = rates.stream(nbytes, "optimizer")
+    inputs = {"parameters_owned": mine.max(axis=1), **{name: value[:, 0] for name, value in moved.items()}}
+    inputs |= _rate(cluster, nbytes, stream.seconds)
     if not layouts.offload_optimizer.any() and muon is None:
         seconds = np.where(stages.exists, stream.seconds, 0.0).max(axis=1)
         return Term("step.optimizer", "optimizer", seconds, "s", TRAFFIC, inputs, stream.source, note=OF_UPDATE)
@@ -127,7 +133,7 @@ def optimizer_step(
     rate = HOST_MEMORY_BYTES_PER_S if memory is None else memory.value
     # The share of the peak was taken on Adam alone.
     kernel = ("gradient_bytes", "master_bytes", "moments_bytes", "weight_bytes")
-    each = np.asarray(step_traffic_bytes(1.0, **{name: moved[name] for name in kernel}))[:, None]
+    each = np.asarray(step_traffic_bytes(1.0, **{name: moved[name] for name in kernel}))
     gpus = np.minimum(layouts.gpus, cluster.gpus_per_node.value)[:, None]
     if layouts.offload_optimizer.any():
         down = rates.host_copy(hosted * settings.gradient_bytes, "to_host")
@@ -151,7 +157,7 @@ def optimizer_step(
         } | {name: of_worst(np.asarray(value)) for name, value in of_copies.items()}  # fmt: skip
     if muon is None:
         return Term("step.optimizer", "optimizer", of_worst(whole), "s", TRAFFIC, inputs, source, note=note)
-    inputs["parameters_owned"] = of_worst(mine)
+    inputs |= {"parameters_owned": of_worst(mine), "moments_bytes": of_worst(moved["moments_bytes"])}
     moves = Term(
         "step.optimizer.update", "gradients, states and weights", of_worst(whole), "s", TRAFFIC, inputs, source, note=note
     )
@@ -210,7 +216,8 @@ def _schulz(model: ModelSpec, cluster: Cluster, workload: Workload, rates: Rates
         taken = taken + np.where(evenly, all_s / owners[grouped], longest)
         done = done + np.where(evenly, all_f / owners[grouped], most)
     sent, exchange, moved = _exchange(rates, settings, layouts, elements, float(cluster.scale_up_gpus.value))
-    return _Schulz(taken, done, exchange, sent, source, moved, tuple(shapes))
+    matrices = elements[False] / owners[False] + elements[True] / owners[True]
+    return _Schulz(matrices, taken, done, exchange, sent, source, moved, tuple(shapes))
 
 
 def _seconds(rates: Rates, m: Matrix, dtype: str) -> tuple[Array, str]:

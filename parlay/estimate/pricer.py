@@ -84,10 +84,9 @@ class Pricer:
         return self.workload.framework in FUSED_LAYERS if fused is None else fused
 
     @property
-    def unmasked_share(self) -> float:
-        """The least share of all (query, key) pairs that the backward of attention computes: in fp8 all that are causal, whatever
-        window hides (cuDNN on GB200, gpt-oss's heads: results of cudnn-frontend, as traits.FP8_ATTENTION)."""
-        return (0.5 if self.workload.causal else 1.0) if self.traits.fp8_attention else 0.0
+    def fp8_attention(self) -> bool:
+        """Whether the attention core's products are in fp8, which they are where those of linear layers are narrow."""
+        return bool(self.workload.fp8_attention) and self.workload.precision in FP8_PRECISIONS
 
     def lost_s(self, transfer_s: Array, compute_s: Array) -> Array:
         """Seconds that a transfer and the compute beside it lose to each other."""

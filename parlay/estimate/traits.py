@@ -10,7 +10,7 @@ import dataclasses
 from typing import Literal
 
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import RECIPES, capability_of, precision_aware, resolve
+from parlay.estimate.frameworks import capability_of, precision_aware, resolve
 from parlay.estimate.precision import matmul_dtype
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
@@ -111,7 +111,7 @@ class Traits:
     cross_entropy: float = 1.0
     attention_forward: float = 1.0
     attention_backward: float = 1.0
-    fp8_attention: bool = False  # its products are in fp8
+    fp8_attention: tuple[float, float] = (1.0, 1.0)  # how much faster either is with products in fp8
     async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
     # Bytes/s of blocking sends, one after the other, in a domain and across; None: as the links have it.
     sends: tuple[float, float] | None = None
@@ -133,6 +133,17 @@ def check_attention(workload: Workload, device: Device) -> None:
             where="training.attention_kernel",
             hint="leave it out, or set flash-2",
         )
+    if workload.fp8_attention and workload.framework not in FUSED_LAYERS:
+        raise UsageError(
+            f"attention in fp8 is Transformer Engine's, which {workload.framework} does not run", where="training.fp8_attention",
+            hint="leave it out, or choose --framework megatron-core",
+        )  # fmt: skip
+    if workload.fp8_attention and workload.attention_kernel == "flash-2":
+        raise UsageError(
+            "FlashAttention-2 has no fp8",
+            where="training.fp8_attention",
+            hint="leave one of the two out, or set attention_kernel to cudnn",
+        )
 
 
 def traits_of(workload: Workload, device: Device) -> Traits:
@@ -143,8 +154,6 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0
     backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
     older = FLASH1 if kernel == "flash1" else 1.0
-    narrow = workload.fp8_attention and workload.precision in RECIPES
-    faster = FP8_ATTENTION.get(device.architecture.lower(), (1.0, 1.0)) if narrow else (1.0, 1.0)
     # torchtitan's own layers, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
     settings = resolve(workload, device)
     adds = (settings.wire_bytes + 2 * settings.gradient_bytes) * (workload.framework in ADDING)  # both are read, one is written
@@ -163,9 +172,9 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         cross_entropy=EAGER_CROSS_ENTROPY
         if workload.cross_entropy == "unfused" and workload.framework not in FUSED_LAYERS
         else 1.0,
-        attention_forward=forward * older / faster[0],
-        attention_backward=backward * older / faster[1],
-        fp8_attention=bool(narrow),
+        attention_forward=forward * older,
+        attention_backward=backward * older,
+        fp8_attention=FP8_ATTENTION.get(device.architecture.lower(), (1.0, 1.0)),
         async_reduce=(workload.framework_date or "9") >= ASYNC_REDUCE_SINCE.get(workload.framework, ""),
         sends=SENDS.get(workload.framework),
         fp32_products=matmul_dtype(device, "fp32") or "fp32",

@@ -192,12 +192,13 @@ def precision_of(args: Given) -> str:
     return "bf16" if args.on("--bf16") else "fp16" if args.on("--fp16") else "fp32"
 
 
-def gradient_of(args: Given) -> str:
-    """Return the dtype of the accumulated gradient: fp32 with bf16 weights unless told otherwise."""
+def gradient_of(args: Given) -> str | None:
+    """Return the dtype of the accumulated gradient: fp32 with bf16 weights unless told otherwise; None, which is bf16 sharded, where
+    Megatron's FSDP shards weights and reduces in bf16, as a layout of ZeRO-3 does by default."""
     told = args.on("--accumulate-allreduce-grads-in-fp32")
     half = args.on("--grad-reduce-in-bf16")
     if args.on("--bf16"):
-        return "bf16" if half else "fp32"
+        return "fp32" if not half else None if zero_of(args) == 3 else "bf16"
     return "fp32" if told or not args.on("--fp16") else "fp16"
 
 

@@ -9,7 +9,17 @@ import numpy as np
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rule import Mask, Question, Rule, divisors, listed, schedule_of, scheduled
 from parlay.layouts.split import BOTH_WAYS, BY_RULE, V_SHAPED
-from parlay.layouts.vocabulary import CP_KINDS, DEFAULT_ORDER, ORDERS, RECOMPUTE, Framework, Recompute, Schedule, recompute_bits
+from parlay.layouts.vocabulary import (
+    CP_KINDS,
+    DEFAULT_ORDER,
+    ORDERS,
+    RECOMPUTE,
+    Framework,
+    Optimizer,
+    Recompute,
+    Schedule,
+    recompute_bits,
+)
 from parlay.layouts.workload import Workload
 
 
@@ -185,7 +195,7 @@ RECOMPUTES: dict[Framework, tuple[Recompute, ...]] = {
 }
 
 
-def unoffered(x: Layouts, framework: Framework) -> Mask:
+def unoffered(x: Layouts, framework: Framework, optimizer: Optimizer = "adamw") -> Mask:
     """Return where a framework has not the schedule, sharding, context parallelism, recompute or offload of a layout."""
     broken = (x.pp > 1) & ~scheduled(x, RUNS[framework])
     broken |= (x.recompute & ~recompute_bits(RECOMPUTES[framework])) != 0
@@ -195,6 +205,8 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
         # Megatron-DeepSpeed, megatron/core/parallel_state.py, asserts that neither tensor nor pipeline parallelism is beside it.
         broken |= (x.cp > 1) & ((x.tp > 1) | (x.pp > 1))
     if framework == "megatron-core":
+        if optimizer == "muon":  # "Muon optimizer does not support Megatron-FSDP" (megatron/training/arguments.py)
+            broken |= x.zero > 1
         # --cpu-offloading refuses any recompute and pipeline stages (transformer_config.py); --fine-grained-activation-offloading
         # runs with stages, interleaved or not, and with recompute of modules (docs/user-guide/features of core 0.18).
         broken |= (x.offload_activations > 0) & x.recomputes("full")
@@ -210,7 +222,9 @@ def unoffered(x: Layouts, framework: Framework) -> Mask:
 
 
 def _framework(x: Layouts, q: Question) -> Mask:
-    broken = unoffered(x, q.workload.framework) | (x.tp_overlap & (x.tp > 1) & (not overlaps_tensor(q.workload)))
+    broken = unoffered(x, q.workload.framework, q.workload.optimizer) | (
+        x.tp_overlap & (x.tp > 1) & (not overlaps_tensor(q.workload))
+    )
     return broken | ((x.offload_activations > 0) & _captures_layers(q.workload))
 
 
@@ -246,6 +260,8 @@ def _framework_message(x: Layout, q: Question) -> tuple[str, str]:
     if f in ("torchtitan", "deepspeed") and 0 < x.offload_optimizer < 1 and (f == "torchtitan" or x.zero < 3):
         here = "" if f == "torchtitan" else " below ZeRO-3"
         return f"{f} offloads the optimizer whole or not at all{here}", "set offload_optimizer=1, or 0"
+    if f == "megatron-core" and q.workload.optimizer == "muon" and x.zero > 1:
+        return f"Megatron-LM runs muon with a sharded optimizer alone, not with ZeRO-{x.zero}", "use zero=1, or zero=0"
     if f == "megatron-core" and x.offload_activations and "full" in x.recompute:
         return "megatron-core does not offload activations of layers that it recomputes whole", (
             "recompute other modules (norm, mlp_activation, mla_up, core_attention) or none, or set offload_activations=0"
@@ -351,6 +367,26 @@ def _overlap_message(x: Layout, q: Question) -> tuple[str, str]:
     )
 
 
+FUSED_DISPATCH = ("deepep", "hybridep")
+
+
+def _dispatcher(x: Layouts, q: Question) -> Mask:
+    # Megatron-LM asserts it (core/transformer/moe/token_dispatcher.py: "Flex token dispatcher requires TPxEP > 1").
+    if not q.experts or q.workload.moe_dispatcher not in FUSED_DISPATCH:
+        return np.zeros(len(x), bool)
+    if q.workload.framework in ("deepspeed", "nanotron"):
+        return np.ones(len(x), bool)
+    return np.asarray((x.tp if q.workload.framework == "megatron-core" else 1) * x.ep == 1)
+
+
+def _dispatcher_message(x: Layout, q: Question) -> tuple[str, str]:
+    name, f = q.workload.moe_dispatcher, q.workload.framework
+    if f in ("deepspeed", "nanotron"):
+        return f"{f} does not dispatch tokens with {name}", "set training.moe_dispatcher = 'alltoall', or leave it out"
+    spread = "tp x ep" if f == "megatron-core" else "ep"
+    return f"{name} carries tokens between ranks, and {spread} is 1", "raise ep, or set training.moe_dispatcher = 'alltoall'"
+
+
 def _order(x: Layouts, q: Question) -> Mask:
     broken = np.zeros(len(x), bool)
     for code in np.flatnonzero(np.bincount(x.order)[1:]) + 1:
@@ -411,5 +447,11 @@ STAGE_RULES: tuple[Rule, ...] = (
     ),
     Rule("overlap", "a framework gathers weights beside compute only where it reduces gradients so", _overlap, _overlap_message),
     Rule("order", "a framework places the axes of the grid in a fixed order", _order, _order_message),
+    Rule(
+        "dispatcher",
+        "a fused dispatcher carries tokens between ranks, where the framework has one",
+        _dispatcher,
+        _dispatcher_message,
+    ),
     Rule("recompute_layers", "a number of layers belongs to full recompute", _recompute_layers, _recompute_layers_message),
 )

@@ -21,7 +21,7 @@ from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Question
 from parlay.layouts.rules_stages import unoffered
-from parlay.layouts.vocabulary import CP_KINDS, Framework
+from parlay.layouts.vocabulary import CP_KINDS, Framework, Optimizer
 from parlay.layouts.workload import Workload
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, MoeMlp, Run
 from parlay.rates.choose import rates_for
@@ -111,14 +111,14 @@ def family_name(experts: bool) -> str:
     return f"{EXPERTS} experts, {TOP_K} a token" if experts else "dense"
 
 
-def rungs(*, experts: bool, framework: Framework = "megatron-core") -> list[Rung]:
+def rungs(*, experts: bool, framework: Framework = "megatron-core", optimizer: Optimizer = "adamw") -> list[Rung]:
     """Return the rungs that a framework offers; expert parallelism only where there are experts."""
     one = (1,)
     base = Space(tp=one, cp=one, pp=one, dp=one, ep=one, vpp=one, micro_batch=one, zero=(0,), recompute=((),), sp=(False,))
     steps: list[Rung] = [Rung("one GPU", base)]
 
     def add(name: str, example: Layout | None = None, **axes: object) -> None:
-        if example is None or _offers(framework, example):  # else it would repeat the rung below it
+        if example is None or _offers(framework, optimizer, example):  # else it would repeat the rung below it
             steps.append(Rung(name, dataclasses.replace(steps[-1].space, **axes)))  # type: ignore[arg-type]
 
     add("data parallel", dp=())
@@ -136,11 +136,11 @@ def rungs(*, experts: bool, framework: Framework = "megatron-core") -> list[Rung
     return steps
 
 
-def _offers(framework: Framework, example: Layout) -> bool:
+def _offers(framework: Framework, optimizer: Optimizer, example: Layout) -> bool:
     """Return whether a framework runs such a layout with any way of splitting the sequence, and any ZeRO stage where it names none."""
     stages = (example.zero,) if "zero" in example.model_fields_set else (0, 1, 2, 3)
     every = Layouts.of([example.model_copy(update={"cp_kind": kind, "zero": zero}) for kind in CP_KINDS for zero in stages])
-    return not unoffered(every, framework).all()
+    return not unoffered(every, framework, optimizer).all()
 
 
 def candidates(model: ModelSpec, cluster: Cluster, workload: Workload, gpus: int, rung: Rung) -> list[Layouts]:
@@ -202,7 +202,7 @@ def ladder(
             return step
         return dataclasses.replace(step, longest_context=longest_context(context_of, cluster, workload, gpus, rung))
 
-    steps, interrupted = climb(rungs(experts=experts, framework=workload.framework), price)
+    steps, interrupted = climb(rungs(experts=experts, framework=workload.framework, optimizer=workload.optimizer), price)
     limit = cluster.device.memory.allocatable.value
     found = Ladder(cluster, gpus, workload, family_name(experts), limit, steps, asked_batch=asked, interrupted=interrupted)
     return dataclasses.replace(found, context_of=context_of.name, positions=context_of.max_positions) if context_of else found
@@ -248,7 +248,7 @@ def model_ladder(
         context = longest_context(model, cluster, workload, gpus, rung)
         return dataclasses.replace(step, fewest_gpus=fewest, longest_context=context)
 
-    steps, interrupted = climb(rungs(experts=experts, framework=workload.framework), price)
+    steps, interrupted = climb(rungs(experts=experts, framework=workload.framework, optimizer=workload.optimizer), price)
     limit = cluster.device.memory.allocatable.value
     return Ladder(
         cluster, gpus, workload, model.name, limit, steps, growing=False, asked_batch=asked, interrupted=interrupted,

@@ -331,7 +331,9 @@ def _workload(
         "moe_dispatcher": words.dispatcher_of(run.setting("moe_dispatcher")),
         "moe_grouped": False if "grouped gemm off" in run.setting("note").lower() else None,
         "attention_kernel": _attention_kernel(run, habit, date),
-        "fp8_attention": True if "fp8 attention" in run.setting("attention_backend").lower() else None,
+        "fp8_attention": True
+        if "fp8 attention" in run.setting("attention_backend").lower() and habit.framework == "megatron-core"
+        else None,
         "compiled": True if "torch.compile" in note else False if "eager" in note else habit.compiled,
         "loss_compiled": False if "not compiled" in run.setting("loss_fusion").lower() else None,
         "framework_date": date,

@@ -5,9 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parlay.errors import UsageError
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
-from parlay.estimate.operators import ATTENTION_TILE, HOST_WAIT_OPERATORS, attention_share, embedding_operators, layer_operators
+from parlay.estimate.operators import (
+    ATTENTION_TILE,
+    HOST_WAIT_OPERATORS,
+    attention_share,
+    embedding_operators,
+    layer_operators,
+    routed_rows,
+)
 from parlay.estimate.precision import with_bf16_ends
 from parlay.estimate.pricer import Pricer
 from parlay.estimate.shard import Shard
@@ -462,15 +470,64 @@ def test_a_tables_gradient_is_filled_with_zeros_and_added(workload, moved):
     assert "table gradient" not in seconds[1]
 
 
-def test_attention_in_fp8_takes_what_cudnn_measured():
-    """GB200: both ways faster; Hopper: the forward faster, the causal backward slower; in bf16 the setting changes nothing."""
-    each = {}
-    for name, precision in (("gb200-nvl72", "mxfp8"), ("dgx-h100", "fp8"), ("dgx-h100", "bf16")):
-        device = load_cluster(name).device
-        plain, narrow = (traits_of(Workload(precision=precision, fp8_attention=on), device) for on in (None, True))
-        each[name, precision] = (
-            plain.attention_forward / narrow.attention_forward, plain.attention_backward / narrow.attention_backward,
-        )  # fmt: skip
-    assert each["gb200-nvl72", "mxfp8"] == pytest.approx((0.688 / 0.553, 2.097 / 1.860), rel=0.02)  # 8,192 tokens
-    assert each["dgx-h100", "fp8"] == pytest.approx((3.357 / 2.260, 10.448 / 16.298), rel=0.02)
-    assert each["dgx-h100", "bf16"] == (1, 1)
+def attention_seconds(cluster, model=None, **workload):
+    """Seconds of one layer's attention core, forward and backward."""
+    work = Workload(**{"seq_len": SEQ, "compiled": True} | workload)
+    core = operators_of(dense() if model is None else model, work, cluster)[1]["attention"]
+    return float(core.forward[0]), float(core.dgrad[0])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "precision", "faster"),
+    [
+        ("gb200-nvl72", "mxfp8", (0.688 / 0.553, 2.097 / 1.860)),  # cuDNN's own at 8,192 tokens
+        ("dgx-h100", "fp8", (3.357 / 2.260, 10.448 / 16.298)),
+        ("dgx-h100", "bf16", (1.0, 1.0)),
+    ],
+)
+def test_attention_in_fp8_takes_what_cudnn_measured(cluster, precision, faster):
+    plain, narrow = (attention_seconds(cluster, precision=precision, fp8_attention=on) for on in (None, True))
+    assert [p / n for p, n in zip(plain, narrow, strict=True)] == pytest.approx(faster, rel=0.02)
+
+
+def test_attention_s_backward_in_fp8_sees_no_window_but_documents():
+    """A window of 512 hides most of 8,192 tokens from the forward alone; documents are sequences of their own both ways."""
+    kind = LayerKind(mixer=GroupedAttention(heads=64, kv_heads=8, head_dim=128, window=512), mlp=DenseMlp(width=28672))
+    windowed = dense().model_copy(update={"kinds": {"a": kind}})
+    fp8 = {"precision": "mxfp8", "fp8_attention": True}
+    seen, whole, plain = (
+        attention_seconds("gb200-nvl72", model, **more)
+        for model, more in ((windowed, fp8), (dense(), fp8), (windowed, {"precision": "mxfp8"}))
+    )
+    assert seen[0] < 0.3 * whole[0]
+    assert seen[1] == pytest.approx(whole[1], rel=1e-9)
+    assert plain[1] < 0.3 * seen[1]
+    documents = attention_seconds("gb200-nvl72", **fp8, document_len=512)
+    assert documents[1] < 0.3 * whole[1]
+
+
+def test_layers_in_bf16_have_no_attention_in_fp8():
+    work = Workload(seq_len=SEQ, precision="fp8", bf16_layers=2, fp8_attention=True, compiled=True)
+    model = with_bf16_ends(dense(), work)
+    costs = layer_costs(operators_of(model, work)[0])
+    bf16 = layer_costs(operators_of(dense(), Workload(seq_len=SEQ, compiled=True))[0])
+    assert costs["a_bf16"].forward["attention core"] == bf16["a"].forward["attention core"]
+    assert costs["a"].forward["attention core"] < costs["a_bf16"].forward["attention core"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"framework": "torchtitan"}, "which torchtitan does not run"),
+        ({"attention_kernel": "flash-2"}, "FlashAttention-2 has no fp8"),
+    ],
+)
+def test_attention_in_fp8_is_transformer_engine_s(fields, words):
+    with pytest.raises(UsageError, match=words):
+        traits_of(Workload(precision="fp8", fp8_attention=True, **fields), load_cluster("dgx-h100").device)
+
+
+def test_one_rank_of_experts_is_never_busier_than_the_mean():
+    rows = [float(routed_rows(operators_of(mixture(64, 8), Workload(seq_len=SEQ, moe_imbalance=2.0), dp=8, ep=ep)[0],
+                              mixture(64, 8).kinds["a"].mlp)[0]) for ep in (1, 8)]  # fmt: skip
+    assert rows == [8 * SEQ, 2 * 8 * SEQ]

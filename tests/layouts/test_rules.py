@@ -107,6 +107,9 @@ CASES = [
     ("ep_overlap", mixture(), {}, {"dp": 8, "ep": 4, "ep_overlap": True, "recompute": ("full",)}, {"recompute": ("norm",)}, ["recomputes whole layers", "turn ep_overlap off"]),
     ("ep_overlap", mixture(), {"framework": TITAN}, {"pp": 2, "vpp": 2, "dp": 4, "ep": 4, "zero": 3, "ep_overlap": True}, {"schedule": "dualpipev"}, ["but under DualPipeV", "schedule=dualpipev"]),
     ("ep_overlap", mixture(), {"framework": DEEPSPEED}, {"dp": 8, "ep": 4, "ep_overlap": True}, {"ep_overlap": False}, ["deepspeed does not overlap expert traffic", "turn ep_overlap off"]),
+    ("dispatcher", mixture(), {"moe_dispatcher": "deepep"}, {"dp": 8}, {"ep": 8}, ["deepep carries tokens between ranks", "tp x ep is 1", "raise ep"]),
+    ("dispatcher", mixture(), {"moe_dispatcher": "hybridep", "framework": TITAN}, {"dp": 8, "zero": 3}, {"ep": 2}, ["and ep is 1"]),
+    ("framework", dense(), {"optimizer": "muon"}, {"dp": 8, "zero": 3}, {"zero": 1}, ["muon with a sharded optimizer alone", "zero=1, or zero=0"]),
     ("ep_overlap", mixture(), {"framework": HAI}, {"pp": 2, "dp": 4, "ep": 4, "ep_overlap": True}, {"schedule": "dualpipe"}, ["only under DualPipe"]),
     ("ep_overlap", mixture(), {"framework": HAI}, {"dp": 8, "ep": 4, "ep_overlap": True}, {"ep_overlap": False}, ["only under DualPipe"]),
     ("overlap", dense(), {"overlap_param_gather": True}, {"dp": 8}, {"zero": 3}, ["without overlap_grad_reduce", "overlap_grad_reduce=true"]),
@@ -402,3 +405,11 @@ def test_lora_needs_a_framework_an_optimizer_and_a_place(model, workload, words)
 
 def test_any_rank_goes_on_frameworks_that_keep_adapters_whole():
     assert not check(Layout(tp=8, zero=3), dense(), load_cluster("dgx-h100"), Workload(lora_rank=12, framework=TITAN), 8)
+
+
+def test_two_frameworks_have_no_fused_dispatcher():
+    for framework in (DEEPSPEED, NANOTRON):
+        (found,) = judged(mixture(), {"dp": 8, "ep": 8}, framework=framework, moe_dispatcher="deepep")
+        assert found.rule == "dispatcher"
+        assert f"{framework} does not dispatch tokens with deepep" in found.message
+    assert judged(dense(), {"dp": 8}, moe_dispatcher="deepep") == []

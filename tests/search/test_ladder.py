@@ -314,3 +314,10 @@ def test_contexts_beyond_a_models_positions_are_said(dense):
     assert ladder_report([dense]).ladders[0].model_context_tokens == 131072
     longest = max(s.longest_context or 0 for s in dense.steps)
     assert ("was made for" in "\n".join(ladder_lines([dense], Page()))) == (longest > 131072)
+
+
+def test_muon_climbs_no_rung_that_megatron_refuses_it():
+    names = [r.name for r in rungs(experts=False, optimizer="muon")]
+    assert "+ ZeRO-1" in names
+    assert not {"+ ZeRO-2", "+ ZeRO-3"} & set(names)
+    assert "+ ZeRO-3" in [r.name for r in rungs(experts=False, framework="torchtitan", optimizer="muon")]
