@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import date
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parlay.errors import UsageError
 from parlay.estimate.kept import Kept
+from parlay.estimate.loss import Kernels, LossBytes, loss_bytes
 from parlay.hardware.spec import Device
 from parlay.layouts.vocabulary import FUSED_LAYERS, CrossEntropy, Framework, Optimizer, Precision, StateDtype
 from parlay.layouts.workload import Workload
 
 T = TypeVar("T")
-Kernels = Literal["transformer-engine", "eager", "compiled", "nanotron"]
 
 BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP32: StateDtype = "fp32"
@@ -30,12 +30,10 @@ FSDP2_SINCE = "2024-03-01"  # torchtitan and what followed it shard by parameter
 NO_BUCKETS = 1e18  # elements: everything in one piece
 
 # TransformerEngine 2.3 (May 2025) caches stand-in gradients of linear layers; Megatron its output layer's since commit
-# e7c55de9; grouped linear layers since TransformerEngine pull request 2305; the fused loss keeps a gradient of its own
-# since pull request 3193.
+# e7c55de9; grouped linear layers since TransformerEngine pull request 2305.
 LINEAR_CACHE_SINCE = date(2025, 5, 14)
 HEAD_CACHE_SINCE = date(2025, 8, 1)
 GROUPED_CACHE_SINCE = date(2025, 10, 27)
-TE_LOSS_SEPARATE_SINCE = date(2026, 7, 9)
 
 # TransformerEngine's Adam makes fp32 copies of moments of less, all of an optimizer's at once, and since 2.13 (pull request 2632) none
 # of bf16 moments. Megatron's optimizers of dense weights and of experts step one after the other (ChainedOptimizer).
@@ -48,37 +46,6 @@ TORCH_LARGE_WORKSPACE_MIB = 32.0
 BLACKWELL_WORKSPACE_SINCE = date(2026, 5, 13)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LossBytes:
-    """Bytes per logit: at the forward peak, kept for the backward pass, at the backward peak; sequence chunks; and of the output
-    itself, which a training loop lets go before the backward pass, and a pipeline does not."""
-
-    forward: float
-    kept: float
-    backward: float
-    chunks: float = 1.0
-    output: float = 0.0
-
-
-# frameworks' cross entropies: Megatron core/tensor_parallel/cross_entropy.py:25,60-110, core/fusions/fused_cross_entropy.py:82;
-# TransformerEngine pytorch/cross_entropy.py:53-79; torchtitan components/loss.py:24-180 (eager and compiled are our reading
-# of what autograd holds; torchtitan's whole runs measure 14 and 3.3 to 4.2 bytes); chunks: the loss of each of 8 pieces of the
-# sequence, torchtitan loss.py:501.
-VOCAB_PARALLEL = LossBytes(6.0, 4.0, 6.0)
-# The native fusion is compiled from operations that do not run in place: bf16 logits, their fp32 copy and its exponential
-# live at once. 10 bytes are what Megatron's own tests and SkyRL pull request 1841 (10.1) measure.
-FUSED = LossBytes(10.0, 4.0, 6.0)
-TE_IN_PLACE = LossBytes(2.0, 2.0, 2.0)
-EAGER = LossBytes(10.0, 6.0, 14.0)
-# torchtitan deletes the bf16 logits before the backward pass (train.py, `del pred`), which holds three fp32 tensors: the
-# softmax, its gradient, and the gradient that comes in. Their memory fits none of these, so it stays reserved: 14 again.
-DELETED = LossBytes(10.0, 4.0, 12.0, output=2.0)
-# Compiled, the loss is one kernel a direction: bf16 logits stay and their bf16 gradient comes beside them, with no fp32 copy.
-COMPILED = LossBytes(2.0, 2.0, 4.0)
-CHUNKS = 8.0
-# nanotron parallel/tensor_parallel/functional.py, _ShardedCrossEntropy: fp32 logits and their shifted copy, which becomes the
-# softmax and the gradient in place; then its bf16 cast.
-NANOTRON = LossBytes(8.0, 4.0, 6.0)
 # nanotron's column-parallel products kept their gathered inputs until pull request 203 of July 2024 gathers them again.
 NANOTRON_REGATHERS_SINCE = date(2024, 8, 1)
 
@@ -417,18 +384,6 @@ def _torch_workspace(capability: float, workload: Workload, day: date) -> float:
     """Return the MiB of the workspace that PyTorch gives each matmul handle."""
     large = 9.0 <= capability < 10.0 or (capability >= 10.0 and day >= BLACKWELL_WORKSPACE_SINCE)
     return TORCH_LARGE_WORKSPACE_MIB if large or workload.deterministic else TORCH_WORKSPACE_MIB
-
-
-def loss_bytes(name: CrossEntropy, kernels: Kernels, day: date, who: Framework) -> LossBytes:
-    """Return what a cross entropy holds per logit; `day` tells versions of one implementation apart."""
-    if name == "te":
-        return TE_IN_PLACE if day < TE_LOSS_SEPARATE_SINCE else VOCAB_PARALLEL
-    plain = {"transformer-engine": VOCAB_PARALLEL, "eager": EAGER, "compiled": COMPILED, "nanotron": NANOTRON}[kernels]
-    if name == "chunked":
-        return dataclasses.replace(plain, chunks=CHUNKS)
-    if name == "fused":
-        return FUSED
-    return DELETED if plain is EAGER and who == "torchtitan" else plain
 
 
 def _shard_copies(workload: Workload, reduce_bytes: float) -> tuple[float, float]:

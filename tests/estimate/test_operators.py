@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parlay.errors import UsageError
 from parlay.estimate.communication import layer_transfers
 from parlay.estimate.costs import head_cost, layer_costs, unread_tail
 from parlay.estimate.operators import (
@@ -468,63 +467,6 @@ def test_a_tables_gradient_is_filled_with_zeros_and_added(workload, moved):
         seconds.append({o.name: float(o.wgrad[0]) for o in embedding_operators(pricer, np.array([128256.0]))})
     assert seconds[0]["table gradient"] == moved * 128256 * 8192
     assert "table gradient" not in seconds[1]
-
-
-def attention_seconds(cluster, model=None, **workload):
-    """Seconds of one layer's attention core, forward and backward."""
-    work = Workload(**{"seq_len": SEQ, "compiled": True} | workload)
-    core = operators_of(dense() if model is None else model, work, cluster)[1]["attention"]
-    return float(core.forward[0]), float(core.dgrad[0])
-
-
-@pytest.mark.parametrize(
-    ("cluster", "precision", "faster"),
-    [
-        ("gb200-nvl72", "mxfp8", (0.688 / 0.553, 2.097 / 1.860)),  # cuDNN's own at 8,192 tokens
-        ("dgx-h100", "fp8", (3.357 / 2.260, 10.448 / 16.298)),
-        ("dgx-h100", "bf16", (1.0, 1.0)),
-    ],
-)
-def test_attention_in_fp8_takes_what_cudnn_measured(cluster, precision, faster):
-    plain, narrow = (attention_seconds(cluster, precision=precision, fp8_attention=on) for on in (None, True))
-    assert [p / n for p, n in zip(plain, narrow, strict=True)] == pytest.approx(faster, rel=0.02)
-
-
-def test_attention_s_backward_in_fp8_sees_no_window_but_documents():
-    """A window of 512 hides most of 8,192 tokens from the forward alone; documents are sequences of their own both ways."""
-    kind = LayerKind(mixer=GroupedAttention(heads=64, kv_heads=8, head_dim=128, window=512), mlp=DenseMlp(width=28672))
-    windowed = dense().model_copy(update={"kinds": {"a": kind}})
-    fp8 = {"precision": "mxfp8", "fp8_attention": True}
-    seen, whole, plain = (
-        attention_seconds("gb200-nvl72", model, **more)
-        for model, more in ((windowed, fp8), (dense(), fp8), (windowed, {"precision": "mxfp8"}))
-    )
-    assert seen[0] < 0.3 * whole[0]
-    assert seen[1] == pytest.approx(whole[1], rel=1e-9)
-    assert plain[1] < 0.3 * seen[1]
-    documents = attention_seconds("gb200-nvl72", **fp8, document_len=512)
-    assert documents[1] < 0.3 * whole[1]
-
-
-def test_layers_in_bf16_have_no_attention_in_fp8():
-    work = Workload(seq_len=SEQ, precision="fp8", bf16_layers=2, fp8_attention=True, compiled=True)
-    model = with_bf16_ends(dense(), work)
-    costs = layer_costs(operators_of(model, work)[0])
-    bf16 = layer_costs(operators_of(dense(), Workload(seq_len=SEQ, compiled=True))[0])
-    assert costs["a_bf16"].forward["attention core"] == bf16["a"].forward["attention core"]
-    assert costs["a"].forward["attention core"] < costs["a_bf16"].forward["attention core"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"framework": "torchtitan"}, "which torchtitan does not run"),
-        ({"attention_kernel": "flash-2"}, "FlashAttention-2 has no fp8"),
-    ],
-)
-def test_attention_in_fp8_is_transformer_engine_s(fields, words):
-    with pytest.raises(UsageError, match=words):
-        traits_of(Workload(precision="fp8", fp8_attention=True, **fields), load_cluster("dgx-h100").device)
 
 
 def test_one_rank_of_experts_is_never_busier_than_the_mean():
