@@ -3,7 +3,8 @@
 import pytest
 
 from parlay.errors import UsageError
-from parlay.estimate.frameworks import COMPILED, DELETED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL, resolve
+from parlay.estimate.frameworks import resolve
+from parlay.estimate.loss import COMPILED, DELETED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL
 from parlay.formulas.optimizer_step import step_traffic_bytes
 from parlay.hardware.load import load_device
 from parlay.layouts.workload import Workload
