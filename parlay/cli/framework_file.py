@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
+from parlay.cli import output
 from parlay.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def say_notes(*asked: Question) -> None:
     """Write to stderr what was assumed to read a config.json, what --layout left of a file's, how that was read, which settings change
     nothing, and what is odd; each once."""
     lines = dict.fromkeys(line for q in asked for line in _notes(q))
-    sys.stderr.write("".join(f"note: {line}\n" for line in lines))
+    output.note(*lines)
 
 
 def _notes(asked: Question) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from parlay.cli import output
 from parlay.cli.flags import MOST_GPUS
 from parlay.errors import UsageError
 
@@ -51,7 +51,7 @@ def models_of(text: str, where: str = "MODEL") -> list[ModelSpec]:
             from parlay.models.huggingface import import_config
 
             read = import_config(name)
-            sys.stderr.write("".join(f"note: {name}: {x}\n" for x in read.assumed))
+            output.note(*(f"{name}: {x}" for x in read.assumed))
             found.append(read.spec)
         else:
             found.append(load_model(name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -90,10 +89,9 @@ def sweep(
         raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")
     for case in wanted:
         check_size(case.cluster, case.gpus)
-    for text in dict.fromkeys(note for case in wanted for note in question_notes(case.model, case.workload)):
-        sys.stderr.write(f"note: {text}\n")
+    output.note(*dict.fromkeys(note for case in wanted for note in question_notes(case.model, case.workload)))
     if weak and (uneven := uneven_batches(wanted)):
-        sys.stderr.write(f"note: {uneven}\n")
+        output.note(uneven)
     measured = {c.id: own for c in {case.cluster.id: case.cluster for case in wanted}.values() if (own := rates_of(rates, c))}
     bar = ProgressBar()
     try:
