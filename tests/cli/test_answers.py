@@ -463,6 +463,53 @@ def test_one_figure_for_a_peak(parlay):
     assert re.search(r"^h100-sxm .* 989 +1,979 ", parlay("hardware", "list").out, re.M)
 
 
+def test_what_changes_nothing_is_said_once_by_commands_of_many_layouts(parlay):
+    idle = ["--set", "training.moe_imbalance=2", "--set", "training.bf16_layers=2", "--seq-len", "1024", "--global-batch", "64"]
+    bf16 = "note: training.bf16_layers changes nothing: under bf16 no product is narrower\n"
+    dense = "training.moe_imbalance changes nothing: the model has no experts\n"
+    both = parlay("sweep", "llama-3.2-1b,olmoe-1b-7b", "--on", "dgx-h100", "--gpus", "8,16", *idle).err
+    assert sorted(both.splitlines(True)) == sorted([bf16, f"note: llama-3.2-1b: {dense}"])
+    assert parlay("ladder", "--on", "dgx-h100", "--gpus", "1,2", "--model", "llama-3.2-1b", *idle).err == f"{bf16}note: {dense}"
+    assert parlay("ladder", "--on", "dgx-h100", "--gpus", "1", "--experts", *idle).err == bf16
+
+
+def test_a_dense_model_launched_with_an_imbalance_is_told_once(parlay):
+    ran = parlay(
+        *["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.dp4", "--set", "training.moe_imbalance=2", "--launch"]
+    )
+    assert ran.err == "note: training.moe_imbalance changes nothing: the model has no experts\n"
+
+
+def test_a_refused_layout_gets_its_refusal_alone(parlay):
+    ran = parlay(
+        *[
+            "estimate",
+            "llama-3.1-8b",
+            "--on",
+            "dgx-h100",
+            "--layout",
+            "tp2.dp4",
+            "--framework",
+            "torchtitan",
+            "--recompute",
+            "norm",
+        ]
+    )
+    assert ran.code == 2
+    assert ran.err.startswith("error: layout tp2.pp1.dp4.mb1: torchtitan does not recompute norm\n")
+
+
+def test_a_file_says_nothing_by_what_is_off(parlay, tmp_path):
+    """Megatron's arguments leave sequence parallelism and overlaps off where they do not name them."""
+    path = tmp_path / "a.sh"
+    path.write_text("--use-distributed-optimizer --bf16 --hidden-dropout 0 --global-batch-size 64 --context-parallel-size 1\n")
+    asked = ["estimate", "llama-3.2-1b", "--on", "dgx-h100", "--from", path, "--gpus", "1"]
+    assert "changes nothing" not in parlay(*asked).err
+    assert "note: layout.sp changes nothing at tp=1\n" in parlay(*asked, "--set", "layout.sp=true").err
+    path.write_text(path.read_text().replace("--bf16", "--bf16 --overlap-grad-reduce"))
+    assert "note: training.overlap_grad_reduce changes nothing: no other rank" in parlay(*asked).err
+
+
 def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
     asked = ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--weak", "--seq-len", "1024"]
     ran = parlay(*asked, "--global-batch", "7", "--gpus", "8,12")
