@@ -510,6 +510,26 @@ def test_a_file_says_nothing_by_what_is_off(parlay, tmp_path):
     assert "note: training.overlap_grad_reduce changes nothing: no other rank" in parlay(*asked).err
 
 
+def test_selective_is_what_the_framework_calls_so(parlay, run_file):
+    """torchtitan's selective mode is by operation; elsewhere the word stands for the attention core."""
+    asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.dp4"]
+    file = run_file(
+        'model = "llama-3.1-8b"\ncluster = "dgx-h100"\n[layout]\ndp = 8\nrecompute = "selective"\n[training]\nframework = "torchtitan"\n'
+    )
+    for framework, module in (("torchtitan", "selective_ops"), ("megatron-core", "core_attention")):
+        who = ["--framework", framework, "--json"]
+        for said in (
+            ["--recompute", "selective"],
+            ["--set", "layout.recompute=selective"],
+            ["--set", "layout.recompute=['selective']"],
+        ):
+            assert parlay(*asked, *who, *said).document["estimate"]["layout"]["recompute"] == [module]
+        assert parlay("estimate", file, *who).document["estimate"]["layout"]["recompute"] == [module]
+        found = parlay("plan", "llama-3.1-8b", *asked[2:4], "--gpus", "8", "--fix", "recompute=selective", "--fix", "tp=2", *who)
+        assert {tuple(row["estimate"]["layout"]["recompute"]) for row in found.document["rows"]} == {(module,)}
+    assert "core_attention" in parlay(*asked, "--framework", "torchtitan", "--recompute", "core_attention").err
+
+
 def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
     asked = ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--weak", "--seq-len", "1024"]
     ran = parlay(*asked, "--global-batch", "7", "--gpus", "8,12")
