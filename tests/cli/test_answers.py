@@ -530,6 +530,42 @@ def test_selective_is_what_the_framework_calls_so(parlay, run_file):
     assert "core_attention" in parlay(*asked, "--framework", "torchtitan", "--recompute", "core_attention").err
 
 
+def test_a_sweep_names_the_series_that_are_never_in_time(parlay):
+    asked = [
+        "sweep",
+        "llama-3.2-1b,llama-3.1-8b,llama-3.1-70b",
+        "--on",
+        "dgx-h100",
+        "--gpus",
+        "1,8",
+        "--tokens",
+        "100B",
+        "--days",
+        "10",
+    ]
+    ran = parlay(*asked, "--seq-len", "1024,2048", "--global-batch", "64,128")
+    late = [line for line in ran.out.splitlines() if line.startswith("none in time: ")]
+    rows = parlay(*asked, "--seq-len", "1024,2048", "--global-batch", "64,128", "--json").document["rows"]
+    in_time = {(r["model"], r["seq_len"], r["global_batch_sequences"]) for r in rows if r["in_time"]}
+    every = {(r["model"], r["seq_len"], r["global_batch_sequences"]) for r in rows}
+    assert len(late) == len(every - in_time) > 0
+    assert in_time
+    for model, length, batch in every - in_time:
+        days = [
+            r["run_s"] / 86400
+            for r in rows
+            if (r["model"], r["seq_len"], r["global_batch_sequences"]) == (model, length, batch) and r["fits"]
+        ]
+        (line,) = [x for x in late if f" {model} on dgx-h100 at {length:,} tokens with a batch of {batch}: " in x]
+        told = re.search(r"the nearest, 8 GPUs, takes ([\d.]+) days", line)
+        assert (float(told[1]) == pytest.approx(min(days), rel=0.01)) if days else line.endswith("nothing fits")
+    none = [line for line in ran.out.splitlines() if re.match(r"\S+ on \d+ x dgx-h100", line)]
+    assert len(none) == len(set(none)) == sum(not r["fits"] for r in rows)
+    assert any(" at 1,024 tokens with a batch of 64: none of " in line for line in none)
+    one = parlay("sweep", "llama-3.1-70b", "--on", "dgx-h100", "--gpus", "1", "--seq-len", "1024", "--global-batch", "64").out
+    assert "llama-3.1-70b on 1 x dgx-h100: none of" in one
+
+
 def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
     asked = ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--weak", "--seq-len", "1024"]
     ran = parlay(*asked, "--global-batch", "7", "--gpus", "8,12")
