@@ -566,6 +566,45 @@ def test_a_sweep_names_the_series_that_are_never_in_time(parlay):
     assert "llama-3.1-70b on 1 x dgx-h100: none of" in one
 
 
+def test_a_sum_lists_what_is_something(parlay):
+    """Terms of nothing are named below it; -0 is nowhere."""
+    ran = parlay(
+        *["explain", "memory.peak", "llama-3.1-8b", "--layout", "tp2.dp8", "--framework", "torchtitan", "--on", "dgx-h100"]
+    ).out
+    assert [line.split()[0] for line in ran.splitlines() if line.startswith("memory.peak")] == [
+        "memory.peak.logits",
+        "memory.peak.gathered",
+    ]
+    assert "memory.peak.absent)" in ran
+    assert "-0" not in ran
+    zero = parlay(
+        *["explain", "memory.peak.backward", "llama-3.1-8b", "--layout", "tp4.dp2", "--lora", "16", "--on", "dgx-h100"]
+    ).out
+    assert "value   0 B" in zero
+    assert "note    0 where another moment is larger, else the inputs' sum" in zero
+    assert "inputs:" not in zero
+
+
+def test_a_closed_form_is_of_the_formula_that_is_shown(parlay):
+    asked = [
+        "step.bubble",
+        "llama-3.1-8b",
+        "--layout",
+        "pp4.dp2.vpp2",
+        "--set",
+        "layout.schedule=zb-v",
+        "--framework",
+        "torchtitan",
+        "--on",
+        "dgx-h100",
+    ]
+    out = parlay("explain", *asked).out
+    x = parlay("explain", *asked, "--json").document["term"]["inputs"]
+    assert "t_idle = (p - 1) * max(f + B - 3 * w, 0) / 2" in out.replace("3 w", "3 * w").replace("(p - 1) max", "(p - 1) * max")
+    idle = (x["stages"] - 1) * max(x["forward_s"] + x["backward_s"] - 3 * x["weight_s"], 0) / 2
+    assert x["closed_form_s"] == pytest.approx(idle + x["hops_s"], rel=1e-9)
+
+
 def test_a_weak_sweep_says_where_work_per_gpu_differs(parlay):
     asked = ["sweep", "llama-3.1-8b", "--on", "dgx-h100", "--weak", "--seq-len", "1024"]
     ran = parlay(*asked, "--global-batch", "7", "--gpus", "8,12")
