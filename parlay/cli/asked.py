@@ -85,7 +85,9 @@ def space_of(q: Question, fix: list[str] | None, asked: Constraints, *, wide: bo
     limit = q.cluster.device.memory.allocatable.value
     if asked.headroom_bytes >= limit:
         raise UsageError(f"{asked.headroom_bytes / GIB:g} GiB is all of the {limit / GIB:.1f} GiB of a GPU", where="--headroom")
-    space = fixed((wide_space if wide else default_space)(q.workload).open(asked), fix or [], q.layout, q.layout_from)
+    space = fixed(
+        (wide_space if wide else default_space)(q.workload).open(asked), fix or [], q.layout, q.layout_from, q.workload.framework
+    )
     _refuse_experts(q, fix or [])
     framework = q.workload.framework
     if not set(space.schedule) & set(RUNS[framework]):

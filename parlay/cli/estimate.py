@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -84,7 +83,7 @@ def estimate(
         tight = (
             () if found.fits else (f"it does not fit: {show_bytes(found.peak_bytes)} of {show_bytes(found.memory_limit_bytes)}",)
         )
-        sys.stderr.write("".join(f"note: {line}\n" for line in (*tight, *settings.notes)))
+        output.note(*tight, *settings.notes)
         output.say(settings.text.splitlines())
     elif json:
         from parlay.report.documents import estimate_report

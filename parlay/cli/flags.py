@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from parlay.cli import output
 
 MOST_TOKENS = 1 << 30  # of a sequence
 MOST_GPUS = 1 << 24
@@ -104,15 +105,13 @@ def note_thousands(text: str | None) -> None:
     match = re.fullmatch(r"(\d{1,9})\s*[kK]", (text or "").strip())
     if match and ((thousands := int(match[1])).bit_count() == 1 or thousands * 1000 % 128):
         binary = 1024 * thousands
-        sys.stderr.write(
-            f"note: a --seq-len of {match[0]} is {1000 * thousands:,} tokens; {binary:,} is {thousands}Ki or {binary}\n"
-        )
+        output.note(f"a --seq-len of {match[0]} is {1000 * thousands:,} tokens; {binary:,} is {thousands}Ki or {binary}")
 
 
 def note_price(gpu_hour_usd: float | None, total_tokens: int | None) -> None:
     """Say that a price alone gives no cost."""
     if gpu_hour_usd is not None and total_tokens is None:
-        sys.stderr.write("note: --gpu-hour-usd needs --tokens, the tokens of the whole run; no cost is shown\n")
+        output.note("--gpu-hour-usd needs --tokens, the tokens of the whole run; no cost is shown")
 
 
 def need_model(model: str | None, source: str | None, command: str) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from parlay.cli import output
 from parlay.errors import UsageError
 
 if TYPE_CHECKING:
     from parlay.cli.question import Question
     from parlay.frameworks.given import Imported
+    from parlay.layouts.layout import Layout
+    from parlay.layouts.workload import Workload
 
 
 def base_table(
@@ -66,7 +68,17 @@ def say_notes(*asked: Question) -> None:
     """Write to stderr what was assumed to read a config.json, what --layout left of a file's, how that was read, which settings change
     nothing, and what is odd; each once."""
     lines = dict.fromkeys(line for q in asked for line in _notes(q))
-    sys.stderr.write("".join(f"note: {line}\n" for line in lines))
+    output.note(*lines)
+
+
+Fields = TypeVar("Fields", "Workload", "Layout")
+
+
+def _said(fields: Fields, read: dict[str, Any]) -> Fields:
+    """Return the fields of which only those count as given that somebody said: a framework's file says nothing by what is off."""
+    off = {name for name, value in read.items() if value is False and getattr(fields, name, None) is False}
+    values = {name: getattr(fields, name) for name in type(fields).model_fields}
+    return type(fields).model_construct(fields.model_fields_set - off, **values)
 
 
 def _notes(asked: Question) -> list[str]:
@@ -75,8 +87,10 @@ def _notes(asked: Question) -> list[str]:
     from parlay.units import show_number
 
     lines = [*asked.model_notes, *asked.layout_notes, *question_notes(asked.model, asked.workload)]
-    lines += idle_settings(asked.model, asked.cluster, asked.workload, asked.layout)
     found = asked.imported
+    read = found.table if found else {}
+    layout = None if asked.layout is None else _said(asked.layout, read.get("layout", {}))
+    lines += idle_settings(asked.model, asked.cluster, _said(asked.workload, read.get("training", {})), layout)
     if found is not None:
         counts = (
             f"{show_number(len(found.understood), 'setting')} understood, {len(found.ignored)} without effect on time or memory"

@@ -57,7 +57,7 @@ def ladder(
 
     Example: parlay ladder --on dgx-a100-40gb,dgx-a100 --gpus 8,16
     """
-    from parlay.cli.many import check_size, clusters_of, counts_of
+    from parlay.cli.many import check_size, clusters_of, counts_of, idle_notes
     from parlay.cli.question import workload_of
     from parlay.cli.rates import rates_of
     from parlay.search.able import refusals
@@ -75,6 +75,8 @@ def ladder(
     if serve:
         _refuse_training(context_of, global_batch, optimizer, framework, rates, lora, sets)
     chosen, context = _model(model), _model(context_of)
+    if not serve:
+        output.note(*idle_notes([*([chosen] if chosen else _largest(experts)), *([context] if context else [])], workload))
     unable = refusals([c for c, _ in asked], workload.precision, "serve" if serve else "train")
     ladders: list[Ladder] = []
     served: list[Serving] = []
@@ -129,6 +131,13 @@ def _model(name: str | None) -> ModelSpec | None:
     from parlay.models.load import load_model
 
     return load_model(name) if name else None
+
+
+def _largest(experts: bool) -> list[ModelSpec]:
+    """Return the shape with the most layers of those that grow."""
+    from parlay.search.ladder import family
+
+    return [max(family(experts), key=lambda shape: shape.layer_count)]
 
 
 def _serve(cluster: Cluster, gpus: int, workload: Workload, model: ModelSpec | None, experts: bool, why: str) -> Serving:

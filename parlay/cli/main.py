@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
-import textwrap
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 import typer
 
 from parlay import __version__
+from parlay.cli.output import tell
 from parlay.errors import ParlayError, UnknownNameError, UsageError, nearest
 
 COMMANDS = {
@@ -92,7 +91,7 @@ def _run(arguments: list[str]) -> int:
             app.command(command, help=summary)(_stub)
     command_line = typer.main.get_command(app)
     for option, last in _repeated(command_line, arguments).items():
-        sys.stderr.write(f"note: {option} is given more than once; the last one counts: {last}\n")
+        tell(f"note: {option} is given more than once; the last one counts: {last}")
     result = command_line(arguments or ["--help"], prog_name="parlay", standalone_mode=False)
     if result == INTERRUPTED:  # the argument parser turns Ctrl-C into this code and says nothing
         raise KeyboardInterrupt
@@ -167,17 +166,8 @@ def _stub() -> None:
 
 
 def _say(error: ParlayError) -> int:
-    _complain(f"error: {error}", f"hint: {error.hint}" if error.hint else "")
+    tell(f"error: {error}", f"hint: {error.hint}" if error.hint else "")
     return error.code
-
-
-def _complain(*lines: str) -> None:
-    """Write lines to stderr, broken at spaces where a person reads them on a terminal."""
-    for line in filter(None, lines):
-        if sys.stderr.isatty():
-            width = shutil.get_terminal_size((80, 24)).columns
-            line = textwrap.fill(line, max(width, 40), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        sys.stderr.write(f"{line}\n")
 
 
 def _say_usage(error: Exception, arguments: list[str]) -> int:
@@ -202,7 +192,7 @@ def _say_usage(error: Exception, arguments: list[str]) -> int:
     advice = f"did you mean {' or '.join(near)}? " if near and "did you mean" not in shown.lower() else ""
     advice = f"{elsewhere}; " if elsewhere else advice
     hint = f"hint: {advice}`parlay {named[0] + ' ' if named else ''}--help` shows what is allowed"
-    _complain(f"error: {shown[:1].lower()}{shown[1:]}", hint)
+    tell(f"error: {shown[:1].lower()}{shown[1:]}", hint)
     return 2
 
 
@@ -221,7 +211,7 @@ def _say_bug(error: Exception) -> int:
     if os.environ.get("PARLAY_DEBUG"):
         raise error
     kind = type(error).__name__
-    _complain(
+    tell(
         f"error: a bug in Parlay {__version__}: {kind}: {str(error)[:300]}",
         "hint: please report the command and this line; PARLAY_DEBUG=1 shows where it happened",
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from parlay.cli import output
 from parlay.cli.flags import MOST_GPUS
 from parlay.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from parlay.hardware.spec import Cluster
+    from parlay.layouts.workload import Workload
     from parlay.models.spec import ModelSpec
 
 MOST_VALUES = 64
@@ -51,11 +54,21 @@ def models_of(text: str, where: str = "MODEL") -> list[ModelSpec]:
             from parlay.models.huggingface import import_config
 
             read = import_config(name)
-            sys.stderr.write("".join(f"note: {name}: {x}\n" for x in read.assumed))
+            output.note(*(f"{name}: {x}" for x in read.assumed))
             found.append(read.spec)
         else:
             found.append(load_model(name))
     return found
+
+
+def idle_notes(models: Sequence[ModelSpec], workload: Workload) -> list[str]:
+    """Return what was set of training and changes nothing, each once; where it does for some models, the others are named."""
+    from parlay.estimate.idle import idle_in_training
+
+    each = {model.id: idle_in_training(model, workload) for model in models}
+    found = dict.fromkeys(note for notes in each.values() for note in notes)
+    told = {note: [name for name, notes in each.items() if note in notes] for note in found}
+    return [note if len(names) == len(each) else f"{', '.join(names)}: {note}" for note, names in told.items()]
 
 
 def check_size(cluster: Cluster, gpus: int) -> None:

@@ -90,13 +90,10 @@ def import_(
 
 def _imported(config: str) -> Imported:
     """Return the model of a config.json; what was assumed and ignored to read it is noted on stderr."""
-    import sys
-
     from parlay.models.huggingface import import_config
 
     found = import_config(config)
-    for note in (*found.assumed, *(f"ignored: {x}" for x in found.ignored)):
-        sys.stderr.write(f"note: {note}\n")
+    output.note(*found.assumed, *(f"ignored: {x}" for x in found.ignored))
     return found
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,28 @@ def _without_minus_zero(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_minus_zero(one) for one in value]
     return 0.0 if isinstance(value, float) and value == 0 else value
+
+
+def tell(*lines: str) -> None:
+    """Write lines to stderr, each with its own; a person reads them on a terminal broken at spaces to its width."""
+    for line in filter(None, lines):
+        if sys.stderr.isatty():
+            line = textwrap.fill(line, _width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        sys.stderr.write(f"{line}\n")
+
+
+def note(*lines: str) -> None:
+    """Write notes to stderr, one a line."""
+    tell(*(f"note: {line}" for line in lines))
+
+
+def _width() -> int:
+    """Return the columns of the terminal that stderr is; stdout may be piped."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (AttributeError, OSError, ValueError):
+        columns = 80
+    return max(columns, 40)
 
 
 def write_file(path: Path, text: str, *, replace: bool) -> None:

@@ -135,11 +135,13 @@ def _kept(file: dict[str, Any]) -> dict[str, Any]:
 def _file_layout(table: dict[str, Any], imported: Imported | None, where: str) -> dict[str, Any] | None:
     """Return what would stay, beside --layout, of the layout in a framework's file or in a run file that holds its own model."""
     from parlay.layouts.layout import Layout
+    from parlay.layouts.unless_told import in_its_words
     from parlay.specfile import validate
 
     if imported is None and not isinstance(table.get("model"), dict):
         return None
     kept = _kept({**(imported.table.get("layout", {}) if imported else {}), **_section(table, "layout", where)})
+    kept = in_its_words(_section(table, "training", where).get("framework"), kept)
     checked = validate(Layout, kept, f"{where}: layout")
     return {name: getattr(checked, name) for name in kept}
 
@@ -286,7 +288,7 @@ def _section(table: dict[str, Any], name: str, where: str) -> dict[str, Any]:
 def _resolve(table: dict[str, Any], where: str, *, options: bool = True) -> Question:
     from parlay.hardware.load import user_catalog_directory
     from parlay.layouts.layout import Layout
-    from parlay.layouts.unless_told import unless_told
+    from parlay.layouts.unless_told import in_its_words, unless_told
     from parlay.specfile import validate
 
     model, notes = _model(table.get("model"), where)
@@ -298,6 +300,7 @@ def _resolve(table: dict[str, Any], where: str, *, options: bool = True) -> Ques
     chosen = None
     workload = _workload(table["training"], where)
     if fields:
+        fields = in_its_words(workload.framework, fields)
         fields = unless_told(workload, fields) | fields
         chosen = validate(Layout, fields, f"{where}: layout")
     gpus = table.get("gpus", chosen.gpus if chosen else None)

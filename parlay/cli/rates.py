@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from parlay.cli import output
 
 if TYPE_CHECKING:
     from parlay.hardware.spec import Cluster
@@ -25,7 +26,7 @@ def rates_of(path: Path | None, cluster: Cluster) -> Rates | None:
     found = load_calibration(path)
     today = datetime.datetime.now(datetime.UTC).date()
     for text in check_file(found, cluster, where=str(path), today=today):
-        sys.stderr.write(f"warning: {path}: {text}\n")
+        output.tell(f"warning: {path}: {text}")
     if not found.fits or found.fits_version != FITS_VERSION:  # a run that was cut short has samples and no fits yet
         found = fitted(found)
     return calibrated_rates(found, cluster, rates_for(cluster))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,7 +59,7 @@ def sweep(
     """
     if csv + jsonl + json > 1:
         raise UsageError("--csv, --jsonl and --json are three forms of one answer", where="--csv", hint="give one of them")
-    from parlay.cli.many import check_size, clusters_of, counts_of, models_of, texts_of
+    from parlay.cli.many import check_size, clusters_of, counts_of, idle_notes, models_of, texts_of
     from parlay.cli.progress import ProgressBar
     from parlay.cli.question import check_price, workload_of
     from parlay.cli.rates import rates_of
@@ -90,10 +89,10 @@ def sweep(
         raise UsageError(f"{len(wanted):,} combinations are more than {MOST_CASES:,}", where="sweep", hint="give fewer values")
     for case in wanted:
         check_size(case.cluster, case.gpus)
-    for text in dict.fromkeys(note for case in wanted for note in question_notes(case.model, case.workload)):
-        sys.stderr.write(f"note: {text}\n")
+    odd = [note for case in wanted for note in question_notes(case.model, case.workload)]
+    output.note(*dict.fromkeys([*odd, *idle_notes([case.model for case in wanted], workload)]))
     if weak and (uneven := uneven_batches(wanted)):
-        sys.stderr.write(f"note: {uneven}\n")
+        output.note(uneven)
     measured = {c.id: own for c in {case.cluster.id: case.cluster for case in wanted}.values() if (own := rates_of(rates, c))}
     bar = ProgressBar()
     try:

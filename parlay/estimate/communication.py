@@ -26,6 +26,7 @@ from parlay.rates.interface import Collective, Group
 Array = NDArray[np.float64]
 
 TP_OVERLAP_CHUNKS = 4.0  # TransformerEngine userbuffers: pipelined reduce-scatter in 4 splits, one of them exposed
+OF_NODES = "of a dispatch or combine the part inside a domain runs beside the part between domains, and the longer counts"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Transfer:
     messages: tuple[Message, ...] = ()
     pairs: tuple[Pair, ...] = ()
     copied: Array | float = 0.0  # seconds that its copies on the device take of all these, both directions
+    note: str = ""  # how its collectives make these seconds, where they are not their sum
 
 
 def layer_transfers(p: Pricer, kind: LayerKind, operators: Sequence[Operator]) -> list[Transfer]:
@@ -204,7 +206,9 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
     messages: tuple[Message, ...] = (
         Message("dispatch or combine", "all_to_all", dispatch_bytes, s.ep_group, 2 * both, 2 * both),
     )
+    note = ""
     if p.workload.dispatcher in ("deepep", "hybridep"):
+        note = OF_NODES
         sent = RECIPES[p.workload.precision].activation_bytes if p.workload.dispatches_fp8 else ELEMENT
         ways = [(name, _node_deduplicated(p, m, width * each)) for name, each in (("dispatch", sent), ("combine", ELEMENT))]
         there, back = (np.where(on, _slower(p, way), 0.0) for _, way in ways)
@@ -238,6 +242,7 @@ def _experts(p: Pricer, m: MoeMlp, by_name: dict[str, Operator]) -> list[Transfe
             messages,
             (pair,),
             np.asarray(sum(moved)),
+            note,
         )
     ]
     gathered = ELEMENT * routed_rows(p, m) * width

@@ -48,7 +48,7 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Everything Parlay says about one layout.
+    """Everything Parlay says about one layout; `model` is the one that was asked for, whatever layers `price` keeps in bf16.
 
     The totals are there at once; what they are made of (`memory`, `step`, `hidden`), where it comes from (`sources`) and what
     measured runs say (`expected`) is worked out when it is first asked for. Memory trees hold bytes, the step tree seconds.
@@ -168,8 +168,8 @@ def estimate(
     model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, *, gpus: int | None = None, rates: Rates | None = None
 ) -> Estimate:
     """Return the full estimate of one layout. A layout that breaks a rule raises UsageError with every broken rule."""
-    arrays, model = Layouts.of(layout), with_bf16_ends(model, workload)
-    violations = tuple(check(layout, model, cluster, workload, gpus, arrays=arrays))
+    arrays = Layouts.of(layout)
+    violations = tuple(check(layout, with_bf16_ends(model, workload), cluster, workload, gpus, arrays=arrays))
     if violations:
         first, *others = violations
         more = "".join(f"; also: {v.message}" for v in others)
@@ -184,10 +184,11 @@ def _estimate(
     model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, rates: Rates, arrays: Layouts | None = None
 ) -> Estimate:
     peak = peak_flops(cluster, workload)
-    prices = price(model, cluster, workload, Layouts.of(layout) if arrays is None else arrays, rates, every=True)
-    prices = dataclasses.replace(prices, time=with_timeline(prices.time, model, layout))
+    priced = with_bf16_ends(model, workload)
+    prices = price(priced, cluster, workload, Layouts.of(layout) if arrays is None else arrays, rates, every=True)
+    prices = dataclasses.replace(prices, time=with_timeline(prices.time, priced, layout))
     held = prices.memory.total[0]
-    hosted = float(host_bytes(model, cluster, workload, Layouts.of(layout) if arrays is None else arrays)[0])
+    hosted = float(host_bytes(priced, cluster, workload, Layouts.of(layout) if arrays is None else arrays)[0])
     room = None if cluster.host_memory_bytes is None else float(cluster.host_memory_bytes.value)
     worst = int(held.argmax())
     step_s = float(prices.time.step[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,18 @@ EVENTS = ("forward pass of a layer", "backward pass of a layer", "backward pass 
 FORWARD, BACKWARD, OUTPUT, STEP, EMBEDDING = range(5)
 
 
-OF_MOMENTS = "the inputs' sum; layer_bytes are the largest of the moments below, each a sum of its own"
+ELSE = "0 where another moment is larger, else "
+OF_MOMENTS = f"{ELSE}the inputs' sum; layer_bytes are the largest of the moments below, each a sum of its own"
+OF_PEAK = (
+    "of these moments the largest counts, whose logits and loss stand apart, with the weights and gradients that are unsharded or absent at that"
+    " moment; all others are 0"
+)
 OF_LOGITS = (
-    "the formula's at the backward pass of the loss, and other_bytes: logits of other micro-batches and of multi-token prediction, or"
+    f"{ELSE}the formula's at the backward pass of the loss, and other_bytes: logits of other micro-batches and of multi-token prediction, or"
     " what more the loss's forward pass or the final norm holds where that is the peak"
 )
 OF_OUTPUT = (
-    "the inputs' sum: the final norm's tensors and what the output layer gathers, its input's gradient, and of others the gradient"
+    f"{ELSE}the inputs' sum: the final norm's tensors and what the output layer gathers, its input's gradient, and of others the gradient"
     " of its weight and those that wait"
 )
 
@@ -125,36 +131,40 @@ def peak(
         at = [event == i for i in range(len(EVENTS))]
         left = np.where(at[STEP], 0.0, np.where(at[EMBEDDING], np.maximum(kept - per_micro_batch, 0.0), kept))
         left = left - np.where(at[BACKWARD], gone, 0.0)
-        missing = np.where(at[FORWARD] | at[OUTPUT] | at[BACKWARD] & ~at_end, -absent, 0.0)
+        missing = np.where(at[FORWARD] | at[OUTPUT] | at[BACKWARD] & ~at_end, 0.0 - absent, 0.0)
         whole = (gathered.forward, gathered.backward, moving, np.zeros((1, 1)), gathered.embedding)
         before, gradient = tables.row(tables.bytes.before_head), tables.row(tables.bytes.head_gradient)
         waiting = loss - tables.row(tables.bytes.logits_backward)
         others = np.where(rest >= before + gradient, rest - before - gradient, np.nan)
         named = {"layer_bytes": tables.look(tables.forward_extra), "received_gradient_bytes": np.where(piped, stream, 0.0)}
         own = {"layer_bytes": tables.look(tables.backward_extra), "weight_gradient_bytes": transient}
+
+        def then(moment: int, inputs: dict[str, Any]) -> dict[str, Any]:
+            """Return what goes into a moment where it is the largest; elsewhere its term is 0 and follows from nothing."""
+            return {name: np.where(at[moment], value, np.nan) for name, value in inputs.items()}
+
         parts = (
-            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward, 0.0), inputs=named, note=OF_MOMENTS,
+            Term("memory.peak.forward", EVENTS[FORWARD], np.where(at[FORWARD], forward, 0.0), inputs=then(FORWARD, named), note=OF_MOMENTS,
                  pieces=lambda: _moments(model, stages, tables, "forward", at[FORWARD])),
-            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward, 0.0), inputs=own, note=OF_MOMENTS,
+            Term("memory.peak.backward", EVENTS[BACKWARD], np.where(at[BACKWARD], backward, 0.0), inputs=then(BACKWARD, own), note=OF_MOMENTS,
                  pieces=lambda: _moments(model, stages, tables, "backward", at[BACKWARD])),
             Term("memory.peak.logits", "logits and loss", np.where(at[OUTPUT], loss, 0.0), formula="logits.logits_held",
-                 inputs={"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
-                         "vocab": tables.row(tables.vocab), "tensor": layouts.tp, "tokens": tables.row(s.tokens),
-                         "other_bytes": waiting}, note=OF_LOGITS),
+                 inputs=then(OUTPUT, {"bytes_per_logit": settings.loss.backward, "chunks": settings.loss.chunks,
+                         "vocab": tables.row(tables.vocab), "tensor": layouts.tp[:, None], "tokens": tables.row(s.tokens),
+                         "other_bytes": waiting}), note=OF_LOGITS),
             Term("memory.peak.output", EVENTS[OUTPUT], np.where(at[OUTPUT], rest, 0.0), formula="logits.output_layer_gradient",
-                 inputs={"norm_and_gathered_bytes": np.where(others >= 0, before, np.nan), "other_bytes": others,
-                         "input_gradient_bytes": np.where(others >= 0, gradient, np.nan)}, note=OF_OUTPUT),
+                 inputs=then(OUTPUT, {"norm_and_gathered_bytes": np.where(others >= 0, before, np.nan), "other_bytes": others,
+                         "input_gradient_bytes": np.where(others >= 0, gradient, np.nan)}), note=OF_OUTPUT),
             Term("memory.peak.step", EVENTS[STEP], np.where(at[STEP], step, 0.0), formula="optimizer_state.sharded_bytes",
-                 inputs={"held_bytes": step}, note="gradients in another format or main weights' copies, while the optimizer steps"),
+                 inputs=then(STEP, {"held_bytes": step}), note="gradients in another format or main weights' copies, while the optimizer steps"),
             Term("memory.peak.embedding", EVENTS[EMBEDDING], np.where(at[EMBEDDING], table_gradient + stream, 0.0),
                  formula="buffers.weight_gradient_cache",
-                 inputs={"table_gradient_bytes": table_gradient, "stream_bytes": stream}),
+                 inputs=then(EMBEDDING, {"table_gradient_bytes": table_gradient, "stream_bytes": stream})),
             Term("memory.peak.gathered", "gathered weights and unreduced gradients", np.select(at, whole),
                  formula="buffers.unsharded_backward", inputs=gathered_inputs(settings, tables), note=OF_GATHERED),
             Term("memory.peak.absent", "gradients that only come later", missing, formula="optimizer_state.sharded_bytes"),
         )  # fmt: skip
-        note = "only the largest of these moments counts; the others are 0"
-        return left, total("memory.peak", "held at the peak", parts, note=note)
+        return left, total("memory.peak", "held at the peak", parts, note=OF_PEAK)
 
     # Less than one micro-batch may be left on the device where activations go to the host: then nothing is kept at that moment.
     left = np.where(event == EMBEDDING, np.maximum(kept, per_micro_batch), kept)

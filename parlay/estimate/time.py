@@ -211,7 +211,7 @@ class StepTime:
             inputs["hidden_s"] = spent("hidden", axis) / m
             exposed.append(
                 Term(
-                    f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", TRANSFER, source=source, inputs=inputs, note=OF_TRANSFERS,
+                    f"step.exposed.{axis}", AXIS_LABEL[axis], value, "s", TRANSFER, source=source, inputs=inputs, note=self._note(OF_TRANSFERS, axis),
                     pieces=partial(transfers, self, axis),
                 )
             )  # fmt: skip
@@ -270,6 +270,11 @@ class StepTime:
             note=OF_SENDS if s.blocking is None else OF_BLOCKING, pieces=lambda: s.pieces(self.wires, rows),
         )  # fmt: skip
 
+    def _note(self, plain: str, axis: str) -> str:
+        """Return the note of an axis' transfers, with how their collectives make their seconds where they do not add up."""
+        own = dict.fromkeys(one.note for c in self.blocks.values() for one in c.transfers if one.axis == axis and one.note)
+        return "; ".join([plain, *own])
+
     def _copies(self) -> Term:
         """Return what shows of the copies of activations to the host and back."""
         rows, m, host = self.pipes.row_of, self.micro_batches, self.by_pipe.host
@@ -320,7 +325,7 @@ class StepTime:
             inputs = {"micro_batches": self.micro_batches, "hidden_s": value}
             parts.append(
                 Term(
-                    f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s", TRANSFER, inputs, source, note=OF_HIDDEN,
+                    f"hidden.{axis}", AXIS_LABEL[axis], value * self.micro_batches, "s", TRANSFER, inputs, source, note=self._note(OF_HIDDEN, axis),
                     pieces=partial(transfers, self, axis, hidden=True),
                 )
             )  # fmt: skip

@@ -270,13 +270,12 @@ def dualpipe_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: Array
 
 
 def zb_v_bubble_s(stages: ArrayLike, forward_s: ArrayLike, backward_s: ArrayLike, weight_s: ArrayLike) -> Real:
-    r"""Return the idle time of a stage per step under ZB-V where forward and both gradients take equal time.
+    r"""Return the idle time of a stage per step under ZB-V, none where forward and both gradients take equal time.
 
-    The V shape lets every stage start and end within one chunk of the others, and weight gradients fill the rest:
+    The V shape lets every stage start and end within one chunk of the others, and weight gradients fill the rest. Unequal parts
+    leave what these cannot fill, bounded below by the ZB-H2 form at half the chunks:
 
-    $$ t_\mathrm{idle} = 0 \quad\text{for}\quad f = B - w = w $$
-
-    Unequal parts leave what the weight gradients cannot fill, bounded below by the ZB-H2 form at half the chunks.
+    $$ t_\mathrm{idle} = (p - 1)\max(f + B - 3w,\ 0) / 2 $$
 
     Parameters
     ----------

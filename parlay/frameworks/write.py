@@ -91,7 +91,7 @@ def written(model: ModelSpec, workload: Workload, layout: Layout) -> Written:
         notes.append(
             f"documents of {workload.document_len:,} tokens that attend to themselves alone are up to how the data is packed"
         )
-    if workload.moe_imbalance != 1:
+    if workload.moe_imbalance != 1 and _mixture(model):
         notes.append(
             f"experts whose busiest rank takes {workload.moe_imbalance:g} x the mean are up to the router, not to a setting"
         )

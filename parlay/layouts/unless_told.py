@@ -1,4 +1,4 @@
-"""What a framework makes of a layout's fields unless told otherwise."""
+"""What a framework makes of a layout's fields unless told otherwise, and of words that it has a meaning of its own for."""
 
 from __future__ import annotations
 
@@ -35,3 +35,20 @@ def unless_told(workload: Workload, fields: Mapping[str, Any]) -> dict[str, Any]
     words = re.split("[,+]", again) if isinstance(again, str) else again if isinstance(again, list | tuple) else ()
     rerun = any(word in ("full", "moe") for word in words)
     return {"schedule": schedule, "ep_overlap": schedule == "dualpipe" and ep != 1 and not rerun}
+
+
+def in_its_words(framework: object, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with `selective` as the framework means it: torchtitan's is by operation, others' is the attention core.
+
+    Examples
+    --------
+    >>> in_its_words("torchtitan", {"recompute": "selective"}), in_its_words("torchtitan", {"recompute": ["full"]})
+    ({'recompute': ['selective_ops']}, {'recompute': ['full']})
+    >>> in_its_words("megatron-core", {"recompute": "selective"})
+    {'recompute': 'selective'}
+    """
+    given = fields.get("recompute")
+    words = re.split(r"[,+\s]+", given) if isinstance(given, str) else given if isinstance(given, list | tuple) else ()
+    if framework != "torchtitan" or "selective" not in words:
+        return dict(fields)
+    return {**fields, "recompute": ["selective_ops" if word == "selective" else word for word in words]}

@@ -100,12 +100,15 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
         rows = [
             [p.key, p.label, quantity(p.value, p.unit), f"{p.value / term.value:.1%}" if term.value else "", p.source]
             for p in term.parts
+            if p.value or not term.value
         ]
         columns = [
             Column("sum of", right=False), Column("", right=False, drop=2), Column("value"), Column("share", drop=1),
             Column("source", right=False, drop=3),
         ]  # fmt: skip
         out += ["", *render(columns, rows, page)]
+        nothing = [p.key for p in term.parts if not p.value] if term.value else []
+        out += [page.dim(line) for line in wrap(f"(nothing: {', '.join(nothing)})", page)] if nothing else []
     if term.inputs:
         out += ["", "inputs:", *fields([(k, _input(v)) for k, v in term.inputs.items()], page, indent="  ")]
     pieces = [p for p in term.pieces() if p.value]

@@ -13,8 +13,8 @@ from parlay import __version__
 from parlay.layouts.workload import Workload
 from parlay.report.document import Document
 from parlay.report.table import MONEY, RUN_TIMES, Column, Page, render, unit_for, wrap
-from parlay.search.sweep import KNEE, Sweep, SweepRow
-from parlay.units import GIB, show_count, show_seconds, show_usd, significant
+from parlay.search.sweep import KNEE, Sweep, SweepRow, series_of
+from parlay.units import GIB, show_count, show_number, show_seconds, show_usd, significant
 
 
 class SweepRowDocument(Document):
@@ -140,7 +140,8 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
     if refused:
         out.append("")
     for r in refused:
-        out += wrap(f"{r.case.model.id} on {r.case.gpus:,} x {r.case.cluster.id}: {r.why}", page, hang="  ")
+        where = f"{r.case.model.id} on {r.case.gpus:,} x {r.case.cluster.id}"
+        out += wrap(f"{where}{_differing(found, r)}: {r.why}", page, hang="  ")
     if any(r.knee for r in found.rows):
         beyond = "a series that ends above it has none, since nothing was seen beyond"
         what = f"knee: the most GPUs that still hold {KNEE:.0%} of the best tokens/s/GPU of their series; {beyond}."
@@ -170,16 +171,41 @@ def _deadline(found: Sweep, page: Page) -> list[str]:
         return []
     tokens, limit = show_count(found.rows[0].case.workload.total_tokens or 0), show_seconds(found.within_days * 86400)
     if any(r.fewest for r in found.rows):
-        return [
-            "",
-            *wrap(f"fewest: the fewest GPUs of their series that train {tokens} tokens within {limit}, if nothing fails.", page),
-        ]
+        what = f"fewest: the fewest GPUs of their series that train {tokens} tokens within {limit}, if nothing fails."
+        late = [s for s in series_of(found.rows) if not any(r.fewest for r in s)]
+        missed = [line for s in late for line in wrap(f"none in time: {_nearest(found, s)}", page, hang="  ")]
+        return ["", *wrap(what, page), *missed]
     quickest = min((r for r in found.rows if r.days is not None), key=lambda r: r.days or 0.0, default=None)
     if quickest is None:
         return []
     who = f"{quickest.case.gpus:,} x {quickest.case.cluster.id}"
     took = show_seconds((quickest.days or 0.0) * 86400)
     return ["", *wrap(f"None of these trains {tokens} tokens within {limit}; {who} would take {took}.", page)]
+
+
+def _nearest(found: Sweep, series: list[SweepRow]) -> str:
+    """Return which series has no row in time, and how long its quickest would take."""
+    case = series[0].case
+    which = f"{case.model.id} on {case.cluster.id} at {show_number(case.workload.seq_len, 'token')}"
+    if _several_batches(found):
+        which += f" {'from' if found.weak else 'with'} a batch of {case.workload.global_batch:,}"
+    quickest = min((r for r in series if r.days is not None), key=lambda r: r.days or 0.0, default=None)
+    if quickest is None:
+        return f"{which}: {'nothing fits' if all(r.able for r in series) else f'no {case.workload.precision}'}"
+    return f"{which}: the nearest, {show_number(quickest.case.gpus, 'GPU')}, takes {show_seconds((quickest.days or 0.0) * 86400)}"
+
+
+def _differing(found: Sweep, row: SweepRow) -> str:
+    """Return the sequence length and the batch of a row, each where the series of the sweep differ in it."""
+    w = row.case.workload
+    said = [f"at {show_number(w.seq_len, 'token')}"] if len({r.case.workload.seq_len for r in found.rows}) > 1 else []
+    said += [f"with a batch of {w.global_batch:,}"] if _several_batches(found) else []
+    return f" {' '.join(said)}" if said else ""
+
+
+def _several_batches(found: Sweep) -> bool:
+    """Return whether the series differ in their batch; with weak scaling it grows along each."""
+    return len({series[0].case.workload.global_batch for series in series_of(found.rows)}) > 1
 
 
 def _run_columns(found: Sweep) -> dict[Column, Callable[[SweepRow], str]]:

@@ -9,7 +9,8 @@ from typing import Any
 from parlay.errors import UsageError, nearest
 from parlay.layouts.layout import Layout
 from parlay.layouts.split import BY_RULE
-from parlay.layouts.vocabulary import DEFAULT_ORDER
+from parlay.layouts.unless_told import in_its_words
+from parlay.layouts.vocabulary import DEFAULT_ORDER, Framework
 from parlay.search.constraints import SHORT, Bound
 from parlay.search.space import ALL, HOW, NODE, Space
 from parlay.specfile import validate
@@ -24,10 +25,16 @@ WORDS = {  # of axes that otherwise take numbers
 OPEN = tuple(f.name for f in dataclasses.fields(Space) if f.default == () or f.name in WORDS)  # axes that may take any value
 
 
-def fixed(space: Space, texts: list[str], layout: Layout | None = None, layout_from: Mapping[str, str] | None = None) -> Space:
+def fixed(
+    space: Space,
+    texts: list[str],
+    layout: Layout | None = None,
+    layout_from: Mapping[str, str] | None = None,
+    framework: Framework | None = None,
+) -> Space:
     """Return `space` with axes kept at the values of "tp=8" or "pp=4,8", and at what a partial layout sets.
 
-    `layout_from` says who set a field of the layout, where that was not a run file.
+    `layout_from` says who set a field of the layout, where that was not a run file; `framework` whose words are used.
     Raises UsageError for an unknown axis, one that is given twice, or a value of the wrong kind.
     """
     kept: dict[str, Any] = {}
@@ -53,7 +60,11 @@ def fixed(space: Space, texts: list[str], layout: Layout | None = None, layout_f
             raise UsageError(f"'{axis}' is fixed twice", where=f"--fix {text[:60]}", hint=f"several values: --fix {axis}=A,B")
         given.add(axis)
         said[axis] = f"{axis}={values.strip()}"
-        kept[axis] = () if _any(axis, values) else tuple(dict.fromkeys(_value(axis, v.strip(), text) for v in values.split(",")))
+        kept[axis] = (
+            ()
+            if _any(axis, values)
+            else tuple(dict.fromkeys(_value(axis, v.strip(), text, framework) for v in values.split(",")))
+        )
     # Whoever names a schedule wants a pipeline, whoever names a shard wants ZeRO-3, and whoever names an inner degree wants usp.
     meant = [Bound("pp", ">=", 2)] if "schedule" in given else []
     if "shard" in given and "zero" not in kept and not any(b.axis == "zero" for b in space.asked.bounds):
@@ -94,7 +105,7 @@ def _any(axis: str, values: str) -> bool:
     return values.strip().lower() == "any" and axis in OPEN
 
 
-def _value(axis: str, text: str, whole: str) -> Any:
+def _value(axis: str, text: str, whole: str, framework: Framework | None) -> Any:
     """Return one value of an axis, checked by Layout's own rules."""
     given: Any = text
     where = f"--fix {whole[:60]}"
@@ -108,4 +119,4 @@ def _value(axis: str, text: str, whole: str) -> Any:
         raise UsageError("an empty value", where=where, hint="write none for no recompute, and join modules with +")
     elif text.lstrip("-").isdecimal():
         given = int(text)
-    return getattr(validate(Layout, {axis: given}, where), axis)
+    return getattr(validate(Layout, in_its_words(framework, {axis: given}), where), axis)

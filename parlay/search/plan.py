@@ -117,10 +117,10 @@ def plan(
     start = time.perf_counter()
     peak_flops(cluster, workload)  # refuse a precision that the device does not have before pricing anything
     workload = with_overlap(workload)
-    model = with_bf16_ends(model, workload)
     space = space or default_space(workload)
     rates = rates or rates_for(cluster)
-    found = _search(model, cluster, workload, gpus, space, rates, progress, top)
+    priced = with_bf16_ends(model, workload)
+    found = _search(priced, cluster, workload, gpus, space, rates, progress, top)
     rows = _rows(model, cluster, workload, found, rates, top)
     if explain:
         rows = tuple(
@@ -128,7 +128,7 @@ def plan(
         )
     lever = None
     if levers and not found.fitting and found.nearest is not None and not found.interrupted:
-        lever = LESS_ON_HOSTS if found.nearest[0] else cheapest_lever(model, cluster, workload, gpus, space)
+        lever = LESS_ON_HOSTS if found.nearest[0] else cheapest_lever(priced, cluster, workload, gpus, space)
     return Plan(
         model=model,
         cluster=cluster,
@@ -142,7 +142,7 @@ def plan(
         priced=found.priced,
         fitting=found.fitting,
         memory_limit_bytes=float(cluster.device.memory.allocatable.value) - space.asked.headroom_bytes,
-        nearest_miss=_miss(model, cluster, workload, found, rates, space.asked.headroom_bytes) if not found.fitting else None,
+        nearest_miss=_miss(priced, cluster, workload, found, rates, space.asked.headroom_bytes) if not found.fitting else None,
         cheapest_lever=lever,
         elapsed_s=time.perf_counter() - start,
         asked=tuple(space.asked.words()),
@@ -150,7 +150,7 @@ def plan(
         explained=explain,
         sensitivities=sensitivities(rows[0].estimate, rates) if explain and rows else (),
         interrupted=found.interrupted,
-        refused=_refused(Question(model, cluster, workload, gpus), found) if not found.priced else (),
+        refused=_refused(Question(priced, cluster, workload, gpus), found) if not found.priced else (),
     )
 
 

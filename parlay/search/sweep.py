@@ -174,7 +174,7 @@ def _with_knees(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
     knee, nor has one whose last row still holds it, since nothing was seen beyond it.
     """
     out: list[SweepRow] = []
-    for group in _runs(rows):
+    for group in series_of(rows):
         speeds = [(i, r.estimate.tokens_per_s_per_gpu) for i, r in enumerate(group) if r.estimate]
         best = max((s for _, s in speeds), default=0.0)
         holds = [i for i, s in speeds if s >= KNEE * best]
@@ -186,13 +186,14 @@ def _with_knees(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
 def _with_fewest(rows: Sequence[SweepRow], within_days: float | None) -> tuple[SweepRow, ...]:
     """Return the rows with the fewest GPUs of each series that end the whole run in time marked."""
     out: list[SweepRow] = []
-    for group in _runs(rows):
+    for group in series_of(rows):
         first = next((i for i, r in enumerate(group) if within_days and r.days is not None and r.days <= within_days), None)
         out += [dataclasses.replace(r, fewest=i == first) for i, r in enumerate(group)]
     return tuple(out)
 
 
-def _runs(rows: Sequence[SweepRow]) -> list[list[SweepRow]]:
+def series_of(rows: Sequence[SweepRow]) -> list[list[SweepRow]]:
+    """Return the rows series by series: runs of rows with rising GPU counts, as `cases` makes them."""
     out: list[list[SweepRow]] = []
     for row in rows:
         same = out and row.case.gpus > out[-1][-1].case.gpus and _kin(row, out[-1][-1])

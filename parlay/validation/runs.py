@@ -54,6 +54,7 @@ NUMBER = r"(\d[\d,]*(?:\.\d+)?)"  # in a sentence: thousands may be parted by co
 NOTHING = frozenset(("", "-", "--", "n/a", "na", "none", "null", "unknown", "not stated", "not printed", "?"))
 # Units that a cell may repeat, in the column's own; GB of these sources are GiB, and lengths of so many k are powers of two.
 UNITS = {"s": 1.0, "sec": 1.0, "ms": 1e-3, "gib": 1.0, "gb": 1.0, "k": 1024.0, "ki": 1024.0}
+BEYOND = "(beyond the header)"  # what a row has in more cells than the header: any of its cells may be another column's
 SILENT = ("unknown", "not stated", "not printed")  # settings that say no more than an empty cell
 
 
@@ -129,6 +130,8 @@ class Cells:
         self.row = row
         self.problems: list[str] = []
         self.readings: list[str] = []
+        if BEYOND in row:
+            self.problems.append(beyond_header(row))
 
     def text(self, name: str) -> str:
         """Return a cell as text."""
@@ -156,7 +159,7 @@ class Cells:
         return value
 
     def degree(self, name: str) -> int | None:
-        """Return a cell as a parallel degree: a whole number above 0, None if it says nothing or 0."""
+        """Return a cell as the degree of something that 0 leaves out: a whole number above 0, None if it says nothing or 0."""
         return None if re.fullmatch(r"0(\.0*)?", self.text(name)) else self.whole(name)
 
     def whole(self, name: str) -> int | None:
@@ -242,14 +245,17 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     if "\0" in text:
         raise UsageError("holds zero bytes, so it is not a CSV file", where=str(path))
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), restkey="", restval="")
+        reader = csv.DictReader(io.StringIO(text, newline=""), restkey=BEYOND, restval="")
         header = [name.strip() for name in reader.fieldnames or []]
         reader.fieldnames = header
         rows = []
         for row in reader:
             cells = {k: v for k, v in row.items() if isinstance(v, str)}
-            if not any(cell.strip() for cell in cells.values()):
+            beyond = [cell.strip() for v in row.values() if isinstance(v, list) for cell in v if cell.strip()]
+            if not any(cell.strip() for cell in cells.values()) and not beyond:
                 continue  # a spreadsheet's empty line
+            if beyond:
+                cells[BEYOND] = ", ".join(beyond)
             rows.append(cells)
             if len(rows) > MOST_ROWS:
                 raise UsageError(f"has more than {MOST_ROWS:,} rows", where=str(path))
@@ -289,10 +295,16 @@ def settings_by_id(path: Path) -> tuple[dict[str, dict[str, str]], dict[str, str
             raise UsageError(f"row {number} has no id", where=str(path), hint="settings are joined by id: give every row one")
         places.setdefault(given, []).append(number)
         found[given] = row
-    unclear = {
+    unclear = {given: f"in the settings file, {beyond_header(row)}" for given, row in found.items() if BEYOND in row}
+    unclear |= {
         given: f"the settings file has its id in rows {' and '.join(map(str, at))}" for given, at in places.items() if len(at) > 1
     }
     return found, unclear
+
+
+def beyond_header(row: Mapping[str, str]) -> str:
+    """Return what is wrong with a row that has more cells than its header."""
+    return f"the row has more cells than the header: '{row[BEYOND][:40]}' is in none of its columns (quote what holds a comma)"
 
 
 def _has_columns(header: list[str], needed: tuple[str, ...], path: Path) -> None:
@@ -323,8 +335,8 @@ def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
         framework=cells.text("framework"), version=cells.text("framework_version"), model=cells.text("model"),
         arch=MappingProxyType(arch), hardware=cells.text("hardware"), precision=cells.text("precision"), tier=cells.text("tier"),
         gpus=cells.whole("num_gpus"), seq_len=cells.whole("seq_len"), micro_batch=cells.whole("micro_batch"),
-        global_batch=cells.whole("global_batch"), tp=cells.degree("tp"), cp=cells.degree("cp"), pp=cells.degree("pp"),
-        vpp=cells.degree("vpp"), ep=cells.degree("ep"), etp=cells.degree("etp"), dp=cells.degree("dp"), sp=cells.flag("sp"),
+        global_batch=cells.whole("global_batch"), tp=cells.whole("tp"), cp=cells.whole("cp"), pp=cells.whole("pp"),
+        vpp=cells.degree("vpp"), ep=cells.degree("ep"), etp=cells.degree("etp"), dp=cells.whole("dp"), sp=cells.flag("sp"),
         step_s=cells.real("step_time_s"), tokens_per_s_per_gpu=cells.real("tokens_per_s_per_gpu"),
         flops_per_s_per_gpu=None if teraflops is None else teraflops * 1e12, flops_convention=cells.text("flops_convention"),
         memory=_published_memory(cells), notes=cells.text("notes"), columns=MappingProxyType(columns),

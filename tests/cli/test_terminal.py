@@ -167,3 +167,16 @@ def test_help_texts_are_as_reviewed(name, parlay):
 
 def test_no_help_text_is_left_over():
     assert {f.stem for f in HELP.glob("*.txt")} == {name.replace(" ", "-") or "parlay" for name in NAMES}
+
+
+def test_notes_are_broken_at_the_width_of_a_terminal(parlay, monkeypatch):
+    """Piped, a note is one line; on a terminal it is broken at spaces, and joined again it says the same."""
+    asked = ["estimate", "llama-3.1-8b", "--on", "dgx-h100", "--layout", "tp2.dp4", "--seq-len", "256k", "--gpu-hour-usd", "2"]
+    piped = parlay(*asked).err
+    monkeypatch.setenv("COLUMNS", "60")
+    assert parlay(*asked).err == piped
+    assert max(map(len, piped.splitlines())) > 60
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    told = parlay(*asked).err
+    assert max(map(len, told.splitlines())) <= 60
+    assert re.sub(r"\n  ", " ", told) == piped

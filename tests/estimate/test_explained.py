@@ -131,11 +131,15 @@ AGAIN = {
 }
 
 
-@pytest.fixture(scope="module", params=list(CASES))
-def estimated(request):
-    model, layout, workload = CASES[request.param]
+def estimate_of(name):
+    model, layout, workload = CASES[name]
     work = Workload(**({"seq_len": 4096, "global_batch": 128} | workload))
     return estimate(load_model(model), CLUSTER, work, Layout(**layout))
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def estimated(request):
+    return estimate_of(request.param)
 
 
 def test_terms_of_a_step_follow_from_what_is_printed(estimated):
@@ -203,6 +207,32 @@ def test_a_bubble_s_closed_form_is_the_formula_s(estimated):
         call = getattr(pipeline, t.formula.partition(".")[2])
         found = call(*(x[name] for name in inspect.signature(call).parameters))
         assert x["closed_form_s"] == pytest.approx(max(found, 0.0) + x["hops_s"], rel=1e-3)
+
+
+def test_moments_that_are_not_the_peak_follow_from_nothing(estimated):
+    """Only the largest moment has inputs, what is gathered or absent then beside it; nothing is -0."""
+    for tree in estimated.memory:
+        peak = tree.find("memory.peak")
+        moments = {t.key.rpartition(".")[2]: t for t in peak.parts}
+        counting = {name for name, t in moments.items() if t.value and name not in ("gathered", "absent")}
+        assert len(counting) <= 1 or counting == {"logits", "output"}
+        for name, t in moments.items():
+            assert str(t.value) != "-0.0", t.key
+            if name not in ("gathered", "absent", *counting, *({"logits", "output"} if counting & {"logits", "output"} else ())):
+                assert not t.inputs, t.key
+
+
+def test_parts_that_run_beside_each_other_are_said_to():
+    for name in ("deepep", "experts and contexts"):
+        e = estimate_of(name)
+        for term in (e.step.find("step.exposed.ep"), e.hidden.find("hidden.ep")):
+            assert ("inside a domain runs beside the part between domains, and the longer counts" in term.note) == (
+                name == "deepep"
+            )
+    (all_to_all,) = (t for t in estimate_of("deepep").step.find("step.exposed.ep").pieces() if t.value)
+    seconds = {t.label.rpartition(", ")[2]: t.value for t in all_to_all.pieces()}
+    ways = [max(seconds[f"{way} between domains"], seconds[f"{way} inside a domain"]) for way in ("dispatch", "combine")]
+    assert all_to_all.inputs["forward_s"] == pytest.approx(sum(ways), rel=1e-9)
 
 
 def test_terms_of_memory_follow_from_what_is_printed(estimated):

@@ -66,6 +66,8 @@ def test_rows_of_a_wide_plan_read_back_or_are_told(name, cluster, gpus, more, fi
         ({"framework": "deepspeed"}, {"tp": 2, "pp": 2, "dp": 4, "last_layers": 15}, {"last_layers"}),
         ({"framework": "deepspeed", "total_tokens": 10**12}, {"dp": 8, "zero": 3}, {"total_tokens"}),
         ({"framework": "deepspeed", "seq_len": 8192}, {"dp": 8, "recompute": ("core_attention",)}, {"seq_len", "recompute"}),
+        ({"framework": "torchtitan", "precision": "fp8", "bf16_layers": 5}, {"tp": 2, "dp": 4, "zero": 3}, {"bf16_layers"}),
+        ({"precision": "fp8", "bf16_layers": 5, "bf16_layers_at_start": 1}, {"tp": 2, "pp": 2, "dp": 2}, set()),
         ({"framework": "torchtitan"}, {"dp": 8, "zero": 3, "recompute": ("full",), "recompute_layers": 5}, set()),
         ({"framework": "torchtitan"}, {"dp": 8, "zero": 3, "offload_activations": 0.5}, {"offload_activations"}),
     ],

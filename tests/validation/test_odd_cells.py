@@ -5,6 +5,8 @@ import csv
 import pytest
 
 from parlay.errors import UsageError
+from parlay.report.table import Page
+from parlay.report.validate import validation_lines
 from parlay.validation.clusters import cluster_of
 from parlay.validation.mapping import Case, Unmapped, map_run
 from parlay.validation.measured import measured_step
@@ -323,3 +325,32 @@ def test_a_step_and_a_speed_that_contradict_each_other(file_of, speed, told):
     (found,) = validate_runs(read_runs(file_of(ROW | {"tokens_per_s_per_gpu": speed})[0])).predictions
     assert found.measured_s == 10
     assert found.notes == (("the step of 10 s is compared, though 2,000 tokens/s per GPU make it 65.54 s",) if told else ())
+
+
+@pytest.mark.parametrize("name", ["tp", "cp", "pp", "dp"])
+def test_a_degree_of_nought_is_not_one(mapped, name):
+    found = mapped(**{name: "0"})
+    assert isinstance(found, Unmapped)
+    assert found.reason.startswith(f"{name} is 0")
+
+
+def test_more_cells_than_the_header_are_refused(file_of, tmp_path):
+    """An unquoted 1,024 moves every cell behind it by one; empty cells at the end are a spreadsheet's."""
+    path, _ = file_of(ROW, ROW | {"id": "row-002"}, ROW | {"id": "row-003"})
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], f"{lines[2]},,", f"{lines[3]},x y,z"]) + "\n")
+    plain, empty, more = (map_run(run) for run in read_runs(path))
+    assert isinstance(plain, Case)
+    assert isinstance(empty, Case)
+    assert more.reason.startswith("the row has more cells than the header: 'x y, z' is in none of its columns")
+    beside = tmp_path / "settings.csv"
+    beside.write_text("id,recompute\nrow-001,full,x\n")
+    assert map_run(read_runs(path, beside)[0]).reason.startswith("in the settings file, the row has more cells")
+
+
+def test_an_id_of_two_lines_stands_on_one(file_of):
+    path, _ = file_of(ROW | {"id": "one\ntwo"}, ROW | {"id": "three\r\nfour", "tp": "0"})
+    lines = validation_lines(validate_runs(read_runs(path)), Page(), worst=5)
+    assert any(line.startswith("one two ") for line in lines)
+    assert any(line.endswith("  three four") for line in lines)
+    assert all(line.isprintable() for line in lines)
