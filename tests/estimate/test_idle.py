@@ -56,6 +56,7 @@ IDLE = [
     (LLAMA, {}, {}, "layout.tp_overlap", True, "changes nothing at tp=1"),
     (LLAMA, {}, {}, "layout.ep_overlap", True, "changes nothing without experts"),
     (QWEN, {}, {}, "layout.ep_overlap", True, "changes nothing at ep=1"),
+    (QWEN, {}, {}, "training.moe_imbalance", 2.0, "changes nothing at ep=1"),
     (LLAMA, {}, {}, "layout.recompute", ("norm",), "recompute norm frees nothing here: megatron-core"),
     (QWEN, {}, {}, "layout.recompute", ("mla_up",), "recompute mla_up frees nothing here"),
 ]  # fmt: skip
