@@ -371,7 +371,7 @@ def capability_of(device: Device) -> float:
 def _fusion(workload: Workload, base: Defaults, day: date) -> tuple[bool, tuple[bool, bool, bool]]:
     """Return whether weight gradients add into the main gradient, and which layers' stand-in gradients are cached."""
     given = workload.gradient_accumulation_fusion
-    fusion = base.gradient_accumulation_fusion if given is None else given
+    fusion = base.gradient_accumulation_fusion if given is None or workload.framework not in FUSED_LAYERS else given
     cached = fusion and workload.framework == "megatron-core" and workload.lora_rank is None
     return fusion, (
         cached and day >= LINEAR_CACHE_SINCE,

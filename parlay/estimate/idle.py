@@ -10,7 +10,7 @@ from parlay.estimate.shard import Shard
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import check
-from parlay.layouts.vocabulary import DEFAULT_ORDER, Axis
+from parlay.layouts.vocabulary import DEFAULT_ORDER, FUSED_LAYERS, Axis
 from parlay.layouts.workload import Workload
 from parlay.models.spec import ModelSpec
 
@@ -38,7 +38,7 @@ def idle_settings(model: ModelSpec, cluster: Cluster, workload: Workload, layout
     if layout is not None and not check(layout, model, cluster, workload):
         if workload.moe_imbalance != 1 and layout.ep == 1 and _has_experts(model):
             found.append("training.moe_imbalance changes nothing at ep=1: every rank has all experts")
-        found += [*_of_traffic(model, workload, layout), *_of_layout(model, layout)]
+        found += [*_of_traffic(model, workload, layout), *_of_layout(model, workload, layout)]
         found += _of_recompute(model, cluster, workload, layout)
     return found
 
@@ -78,6 +78,8 @@ def _of_training(model: ModelSpec, w: Workload) -> Iterator[str]:
                 yield f"training.{name} changes nothing: the model has no experts"
     if w.framework == "torchtitan" and "overlap_param_gather" in given:
         yield "training.overlap_param_gather changes nothing: FSDP2 always gathers beside compute, and DDP gathers nothing"
+    if w.framework not in FUSED_LAYERS and "gradient_accumulation_fusion" in given:
+        yield f"training.gradient_accumulation_fusion changes nothing: no product of {w.framework} adds into a main gradient"
     if w.dropout and w.framework in WITHOUT_DROPOUT and w.flash_attention:
         yield f"training.dropout changes nothing: models of {w.framework} are priced without dropout"
     if w.deterministic:
@@ -115,13 +117,14 @@ def _alone(model: ModelSpec, x: Layout) -> bool:
     return copies == 1 and experts == 1
 
 
-def _of_layout(model: ModelSpec, x: Layout) -> Iterator[str]:
+def _of_layout(model: ModelSpec, w: Workload, x: Layout) -> Iterator[str]:
     given = _given(x)
     if "sp" in given and x.tp == 1:
         yield "layout.sp changes nothing at tp=1"
     if "order" in given and _placed(x, x.order) == _placed(x, DEFAULT_ORDER):
         yield f"layout.order changes nothing: {'-'.join(_placed(x, x.order)) or 'one GPU'} lies as by default"
-    if "cp_kind" in given and x.cp == 1:
+    only = w.framework == "deepspeed" and x.cp_kind == "ulysses"  # as which its files are read
+    if "cp_kind" in given and x.cp == 1 and not only:
         yield "layout.cp_kind changes nothing at cp=1"
     if x.cp_kind == "usp" and x.cp > 1 and x.ulysses == 1:
         yield "layout.cp_kind = usp is a zig-zag ring alone at ulysses=1"

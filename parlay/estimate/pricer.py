@@ -80,8 +80,7 @@ class Pricer:
     @property
     def accumulates(self) -> bool:
         """Whether weight gradients are written by adding to fp32 main gradients (Megatron's default)."""
-        fused = self.workload.gradient_accumulation_fusion
-        return self.workload.framework in FUSED_LAYERS if fused is None else fused
+        return self.workload.framework in FUSED_LAYERS and self.workload.gradient_accumulation_fusion is not False
 
     @property
     def fp8_attention(self) -> bool:

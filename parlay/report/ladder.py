@@ -99,9 +99,9 @@ def _bars(found: Ladder, page: Page) -> list[str]:
 
 def _table(found: Ladder, page: Page) -> list[str]:
     columns = [Column("rung", right=False), *([Column("layers"), Column("hidden")] if found.growing else [Column("fewest GPUs")])]
-    columns += [Column("layout" if found.growing else f"layout on {found.gpus:,} GPUs", right=False), Column("tok/s/GPU")]
-    columns += [Column(f"{name} GiB", drop=2) for name in (*TERMS, "rest")]
-    columns += [Column("all GiB", drop=1)]
+    columns += [Column("layout" if found.growing else f"layout on {found.gpus:,} GPUs", right=False), Column("tok/s/GPU", drop=1)]
+    columns += [Column(f"{name} GiB", drop=3) for name in (*TERMS, "rest")]
+    columns += [Column("all GiB", drop=2)]
     contexts = any(s.longest_context is not None for s in found.steps)
     columns += (
         [Column(f"longest context{' of ' + found.context_of if found.growing else ''}")] if contexts or not found.growing else []

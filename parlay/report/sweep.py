@@ -122,12 +122,12 @@ def sweep_lines(found: Sweep, page: Page) -> list[str]:
     columns = [Column(n, right=False) for n, on in several.items() if on]
     columns += [
         Column("GPUs"),
-        Column("tokens", drop=3),
-        Column("batch", drop=2),
+        Column("tokens", drop=0 if _differ(found, "seq_len") else 5),
+        Column("batch", drop=0 if _differ(found, "global_batch") else 4),
         Column("layout", right=False),
-        Column("tok/s/GPU"),
+        Column("tok/s/GPU", drop=1),
     ]
-    columns += [Column("step s"), Column("MFU %", drop=1), Column("GiB", drop=4), *whole]
+    columns += [Column("step s", drop=2), Column("MFU %", drop=7), Column("GiB", drop=8), *whole]
     columns += [Column("", right=False, text=True)]
     rows = [_cells(r, several, [cell(r) for cell in whole.values()]) for r in found.rows]
     first = found.rows[0].case
@@ -208,6 +208,14 @@ def _several_batches(found: Sweep) -> bool:
     return len({series[0].case.workload.global_batch for series in series_of(found.rows)}) > 1
 
 
+def _differ(found: Sweep, field: str) -> bool:
+    """Return whether rows of one model, cluster and number of GPUs differ in a field of training."""
+    seen: dict[tuple[str, str, int], set[int]] = {}
+    for r in found.rows:
+        seen.setdefault((r.case.model.id, r.case.cluster.id, r.case.gpus), set()).add(getattr(r.case.workload, field))
+    return any(len(values) > 1 for values in seen.values())
+
+
 def _run_columns(found: Sweep) -> dict[Column, Callable[[SweepRow], str]]:
     """Return the columns of the whole run and what each tells of a row: time, GPU-hours and, where a price is known, the cost."""
     runs = [r.run(found.gpu_hour_usd) for r in found.rows]
@@ -217,12 +225,12 @@ def _run_columns(found: Sweep) -> dict[Column, Callable[[SweepRow], str]]:
     time, second = unit_for(longest, RUN_TIMES)
     columns: dict[Column, Callable[[SweepRow], str]] = {
         Column(time): lambda r: _told(r.run().run_s, lambda s: significant(s / second, 3)),
-        Column("GPU-hours", drop=1): lambda r: _told(r.run().gpu_hours, show_count),
+        Column("GPU-hours", drop=6): lambda r: _told(r.run().gpu_hours, show_count),
     }
     dearest = max((run.cost_usd for run in runs if run.cost_usd is not None), default=None)
     if dearest is not None:
         money, dollar = unit_for(dearest, MONEY)
-        columns[Column(money, drop=1)] = lambda r: _told(
+        columns[Column(money, drop=3)] = lambda r: _told(
             r.run(found.gpu_hour_usd).cost_usd, lambda usd: significant(usd / dollar, 3)
         )
     return columns

@@ -57,6 +57,8 @@ IDLE = [
     (LLAMA, {}, {}, "layout.ep_overlap", True, "changes nothing without experts"),
     (QWEN, {}, {}, "layout.ep_overlap", True, "changes nothing at ep=1"),
     (QWEN, {}, {}, "training.moe_imbalance", 2.0, "changes nothing at ep=1"),
+    *((LLAMA, w, ZERO[stage], "training.gradient_accumulation_fusion", on, "changes nothing: no product of")
+      for w, stage in ((TITAN, 3), (DEEPSPEED, 1), (NANOTRON, 1)) for on in (True, False)),
     (LLAMA, {}, {}, "layout.recompute", ("norm",), "recompute norm frees nothing here: megatron-core"),
     (QWEN, {}, {}, "layout.recompute", ("mla_up",), "recompute mla_up frees nothing here"),
 ]  # fmt: skip

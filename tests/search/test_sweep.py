@@ -219,3 +219,18 @@ def test_a_run_costs_gpu_hours_at_the_price_asked_or_the_clusters_own(found):
     document = sweep_report(own).rows[found.rows.index(row)]
     assert (document.gpu_hours, document.cost_usd) == pytest.approx((hours, 2 * hours))
     assert f"cost: {show_usd(2.0)} a GPU-hour." in "\n".join(sweep_lines(own, Page(200)))
+
+
+def test_what_tells_rows_apart_stays_at_80_columns(found):
+    """Lengths and batches that are swept are shown before speeds are; alone they go before the seconds of a step."""
+    both = cases([LARGE], [H100], [8, 64], WORK, [4096, 8192], [64, 128])
+    rows = tuple(SweepRow(c, dataclasses.replace(found.rows[1].estimate, workload=c.workload), "") for c in both)
+    told = sweep_lines(dataclasses.replace(found, rows=rows, gpu_hour_usd=2.5), Page(80))
+    assert max(map(len, told)) <= 80
+    header = next(line for line in told if "layout" in line)
+    assert all(word in header for word in ("GPUs", "tokens", "batch"))
+    narrow = sweep_lines(dataclasses.replace(found, rows=rows[:2], gpu_hour_usd=2.5), Page(64))
+    assert max(map(len, narrow)) <= 64
+    header = next(line for line in narrow if "layout" in line)
+    assert "tokens" not in header
+    assert "step s" in header
