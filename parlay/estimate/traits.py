@@ -73,7 +73,7 @@ GRACE_FACTOR = 1.8
 STEP_OPERATORS = {"megatron-core": 50.0, "hai-llm": 50.0}
 # Of the operator a tensor, where the optimizer's own kernel reads gradients and writes weights in their formats: the loop that copies
 # weights back returns at once, that over gradients hands views over instead of converting them, that of the norm stays (the same
-# file, use_precision_aware_optimizer). Half is our count of what is left of these loops; no run tells it apart.
+# file, use_precision_aware_optimizer). Half is our count of what is left of these loops, not a measurement.
 AWARE_TENSOR = 0.5
 # Bytes/s of one rank's pipeline send under nanotron, to a rank of its scale-up domain and of another. Its engine moves one tensor
 # at a time: two messages of sizes, which the host waits for, then the tensor in an unbatched send; a stage receives an activation
