@@ -60,7 +60,8 @@ OF_SENDS = (
     f" than forward_s and than backward_s; {OF_RATE}"
 )
 OF_BLOCKING = (
-    "a stage sends and receives over each of its borders, twice the bytes over the rate of a transfer that waits for the other"
+    "a stage sends and receives over each of its borders, twice the bytes over the rate of a transfer that waits for the other, which is"
+    " the framework's or, across, the network's if that is slower"
 )
 OF_COPIES = "micro_batches x what to_host_s is longer than forward_s and to_device_s than backward_s"
 CLOSED = (
@@ -102,7 +103,7 @@ class Sends:
     overlapped: NDArray[np.bool_]
     messages: tuple[Message, ...]
     pairs: tuple[Pair, ...]
-    blocking: tuple[float, float] | None  # bytes/s inside a domain and across where a send waits for the other
+    blocking: tuple[Array, Array] | None  # (pipes,) seconds of one inside a domain and across where a send waits for the other
 
     def pieces(self, wires: Wires, rows: NDArray[np.int64]) -> tuple[Term, ...]:
         """Return the collectives of one transfer from stage to stage."""
@@ -259,7 +260,7 @@ class StepTime:
         }
         if s.blocking is not None:
             inputs = {"micro_batches": m, "exposed_s": value / m, "bytes": s.sent[rows]} | {
-                f"bytes_per_s_{place}": np.float64(rate) for place, rate in zip(("inside", "across"), s.blocking, strict=True)
+                f"bytes_per_s_{place}": (s.sent / seconds)[rows] for place, seconds in zip(("inside", "across"), s.blocking, strict=True)
             }
         else:
             passes = (self.by_pipe.forward, self.by_pipe.backward)
@@ -453,18 +454,20 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
     hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
-    source = sent.source
+    source, blocking = sent.source, None
     if p.traits.sends is not None:
-        exposed, source = _blocking_sends(p, layouts, stages, part, p.traits.sends), "profile"
+        alone = part / p.traits.sends
+        blocking = alone, np.maximum(alone, p.rates.collective("send_recv", part, Group(np.array(2.0), np.array(1.0))).seconds)
+        exposed, source = _blocking_sends(p, layouts, stages, *blocking), "profile"
     times = 1.0 * (on & overlapped)[:, None] * np.ones_like(forward)
     pairs = (
         Pair("pipeline sends beside the forward", v * each * np.ones_like(forward), forward, times),
         Pair("pipeline sends beside the backward", v * each * np.ones_like(forward), backward, times),
     )
-    return Sends(exposed + lost, lost, hops, source, part, each_way, overlapped, tuple(messages), pairs, p.traits.sends)
+    return Sends(exposed + lost, lost, hops, source, part, each_way, overlapped, tuple(messages), pairs, blocking)
 
 
-def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, sent: Array, rate: tuple[float, float]) -> Array:
+def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, inside: Array, across: Array) -> Array:
     """Return the seconds a micro-batch that every stage sends and receives where one transfer waits for the other.
 
     A stage moves an activation and a gradient over each of its two borders, of which those that leave the scale-up domain are slower.
@@ -472,7 +475,7 @@ def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, sent: Array, ra
     apart, at = axis_strides(layouts)["pp"][:, None], stages.index
     above = (at > 0, np.floor((at - 1) * apart / p.shard.domain) != np.floor(at * apart / p.shard.domain))
     below = (at < layouts.pp[:, None] - 1, np.floor(at * apart / p.shard.domain) != np.floor((at + 1) * apart / p.shard.domain))
-    seconds = [np.where(there, 2.0 * sent[:, None] / np.where(leaves, rate[1], rate[0]), 0.0) for there, leaves in (above, below)]
+    seconds = [np.where(there, 2.0 * np.where(leaves, across[:, None], inside[:, None]), 0.0) for there, leaves in (above, below)]
     return np.asarray(seconds[0] + seconds[1])
 
 

@@ -75,11 +75,11 @@ STEP_OPERATORS = {"megatron-core": 50.0, "hai-llm": 50.0}
 # weights back returns at once, that over gradients hands views over instead of converting them, that of the norm stays (the same
 # file, use_precision_aware_optimizer). Half is our count of what is left of these loops, not a measurement.
 AWARE_TENSOR = 0.5
-# Bytes/s of one rank's pipeline send under nanotron, to a rank of its scale-up domain and of another. Its engine moves one tensor
-# at a time: two messages of sizes, which the host waits for, then the tensor in an unbatched send; a stage receives an activation
-# before it sends a gradient (parallel/pipeline_parallel/p2p.py and state.py). Its pipelines on 8 and 16 H100 leave time in
-# proportion to bytes: 5 to 8 GB/s a rank inside a node (5 runs), 1 to 2.7 across (7 runs; 3 more leave 0.4 to 0.7).
-SENDS = {"nanotron": (5.5e9, 1.3e9)}
+# Bytes/s of one rank's pipeline send under nanotron, where its link is not slower. Its engine moves one tensor at a time: two
+# messages of sizes, which the host waits for, then the tensor in an unbatched send; a stage receives an activation before it sends a
+# gradient (parallel/pipeline_parallel/p2p.py and state.py). Its pipelines on 8 H100 leave time in proportion to bytes: 5 to 8 GB/s a
+# rank inside a node (5 runs). Those on 16 leave 1 to 2.7 across nodes (7 runs; 3 more 0.4 to 0.7), which is one flow of TCP.
+SENDS = {"nanotron": 5.5e9}
 # Frameworks that add a weight's gradient into a main gradient of its own behind the backward of every micro-batch: Megatron's hook
 # where the product has not added it already, which no look-up of a table does (core/distributed/distributed_data_parallel.py,
 # _make_backward_post_hook: main_grad.add_), and nanotron for all weights (optim/gradient_accumulator.py, _accumulate_grad and its hook).
@@ -113,8 +113,7 @@ class Traits:
     attention_backward: float = 1.0
     fp8_attention: tuple[float, float] = (1.0, 1.0)  # how much faster either is with products in fp8
     async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
-    # Bytes/s of blocking sends, one after the other, in a domain and across; None: as the links have it.
-    sends: tuple[float, float] | None = None
+    sends: float | None = None  # bytes/s of blocking sends, one after the other, unless a link is slower; None: as the links have it
     fp32_products: str = "fp32"  # the number format in which products of fp32 training run
     wide_products: str = "bf16"  # and those that no precision makes narrower: attention, router
     added: float = 0.0  # bytes that a weight's gradient moves to be added to its main gradient, where its product does not add it

@@ -21,7 +21,7 @@ from parlay.units import GIB, parse_quantity, show_bytes, show_rate
 Kind = Literal["datasheet", "derived", "measured", "recalled", "user"]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8"]
 CPU = "cpu"  # the vendor of a device that is a processor, as a calibration without a GPU writes it
-LinkKind = Literal["nvlink", "xgmi", "pcie", "c2c", "infiniband", "roce", "efa", "ethernet", "slingshot", "omnipath"]
+LinkKind = Literal["nvlink", "xgmi", "pcie", "c2c", "infiniband", "roce", "efa", "ethernet", "slingshot", "omnipath", "tcp"]
 
 
 class Sourced(Spec):

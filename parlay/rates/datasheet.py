@@ -8,6 +8,7 @@ Every default is a named constant with where it comes from. "aiconfigurator" is 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -82,7 +83,13 @@ FABRIC_SHARE: Mapping[str, float] = {
     "roce": 0.90,
     "omnipath": 0.85,
     "ethernet": 0.80,
+    "tcp": 0.95,
 }
+# NCCL's sockets: the threads of one communicator move 4.7 of 12.5 GB/s between two p3dn (nccl issue 398) and 4.5-5.2 elsewhere
+# (issue 450), however wide the port; one flow between a pair gets 10 Gbit/s in a placement group (Amazon EC2 user guide, instance
+# network bandwidth).
+TCP_RING_BYTES_PER_S = 4.7e9
+TCP_FLOW_BYTES_PER_S = 1.25e9
 FABRIC_ALL_TO_ALL = 0.86
 FABRIC_RING_HOP_S = 4e-6  # NCCL net_ring_ll128
 # The hops of the same ring that stay inside a domain: NCCL's ring_ll128 over NVLink and over PCIe.
@@ -199,6 +206,8 @@ def default_network(cluster: Cluster) -> Network:
         tree_hop_s=max(EFA_TREE_HOP_S if nic.kind == "efa" else FABRIC_TREE_HOP_S, nic.latency_s.value),
         base_s=FABRIC_BASE_S,
         exponent=FABRIC_EXPONENT,
+        ring_limit=TCP_RING_BYTES_PER_S if nic.kind == "tcp" else math.inf,
+        pair_limit=TCP_FLOW_BYTES_PER_S if nic.kind == "tcp" else math.inf,
     )
     return Network(domain, domain, fabric)
 

@@ -11,6 +11,7 @@ through that rank's own share of the NICs: it cannot lend NICs from its neighbou
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -82,6 +83,8 @@ class Fabric:
     tree_hop_s: float
     base_s: float
     exponent: float
+    ring_limit: float = math.inf  # bytes/s that one communicator moves out of a domain, however many NICs it has
+    pair_limit: float = math.inf  # and one message
 
     def latency(self, op: Collective, group: Group) -> Array:
         """Return the seconds that a collective of no bytes takes across domains: rings for gather and scatter, trees for the rest.
@@ -106,9 +109,9 @@ class Fabric:
         if op == "all_to_all":
             bytes_s = S * np.maximum(n - local, 0.0) / np.maximum(n, 1.0) / w
         elif op == "send_recv":
-            bytes_s = S / w
+            bytes_s = S / min(w, self.pair_limit)
         else:
-            bytes_s = S * wire_factor(op, n) / (local * w)
+            bytes_s = S * wire_factor(op, n) / np.minimum(local * w, self.ring_limit)
         return soft_maximum(self.latency(op, group), bytes_s, self.exponent)
 
 

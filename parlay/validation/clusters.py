@@ -29,7 +29,7 @@ CLUSTERS: tuple[tuple[str, str, str, str], ...] = (
     (r"h100-sxm-96gb", r"", "grand-teton-h100-96gb", ""),
     (r"h100-sxm", r"grand teton|96gb hbm2e", "grand-teton-h100-96gb", ""),
     (r"h100-sxm", r"a3mega", "gcp-a3-mega", ""),
-    (r"h100-sxm", r"nanotron", "aws-p5", "Hugging Face's H100 cluster taken as p5 instances"),
+    (r"h100-sxm", r"nanotron", "aws-p5-tcp", "Hugging Face's H100 cluster taken as p5 instances whose NCCL did not find EFA"),
     (r"h100(-80gb|-sxm|-80gb-sxm|-sxm-80gb)?$", r"", "dgx-h100", "8 x 400 Gb/s a node"),
     (r"h200", r"a3ultra", "gcp-a3-ultra", ""),
     (r"h200", r"", "dgx-h200", "8 x 400 Gb/s a node"),

@@ -19,9 +19,11 @@ from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, Run
 from parlay.rates.choose import rates_for
-from parlay.rates.datasheet import HOST_ADAM_SHARE
+from parlay.rates.datasheet import HOST_ADAM_SHARE, TCP_FLOW_BYTES_PER_S
+from parlay.rates.interface import Group
 
 CLUSTER = load_cluster("dgx-h100")
+TCP_CLUSTER = load_cluster("aws-p5-tcp")
 RATES = rates_for(CLUSTER)
 LLAMA_8B, LLAMA_70B = load_model("llama-3.1-8b"), load_model("llama-3.1-70b")
 MIXTRAL, V3 = load_model("mixtral-8x7b"), load_model("deepseek-v3")
@@ -30,7 +32,6 @@ EQUAL = ModelSpec(  # a head and an embedding so small that stages are equal
     kinds={"k": LayerKind(mixer=GroupedAttention(heads=32, kv_heads=8, head_dim=128), mlp=DenseMlp(width=14336))},
     layers=(Run(kinds=("k",), count=32),), final_norm=False,
 )  # fmt: skip
-
 
 def timed(model, *layouts, cluster=CLUSTER, **workload):
     """Return the step of each layout, alone in its arrays."""
@@ -457,13 +458,16 @@ def test_an_estimate_repeats_what_the_arrays_say():
     ],
 )
 def test_nanotron_moves_one_tensor_at_a_time(layout, slow):
-    """An activation and a gradient over each border of a stage, at the blocking sends' own rate, slower where it leaves the node."""
-    (time,) = timed(EQUAL, layout, framework="nanotron", global_batch=48)
-    inside, across = SENDS["nanotron"]
+    """An activation and a gradient over each border of a stage, at its engine's rate, or one TCP flow's where that leaves the node."""
+    fast, tcp = (timed(EQUAL, layout, cluster=c, framework="nanotron", global_batch=48)[0] for c in (CLUSTER, TCP_CLUSTER))
     sent = 2 * 4096 * EQUAL.hidden / layout.get("tp", 1)
-    borders = [sent / (across if b in slow else inside) for b in range(1, layout["pp"])]
-    by_hand = [2 * sum(borders[max(s - 1, 0) : s + 1]) for s in range(layout["pp"])]
-    assert time.by_pipe.sends[0] == pytest.approx(by_hand, rel=1e-12)
+    inside, flow = sent / SENDS["nanotron"], sent / TCP_FLOW_BYTES_PER_S
+    across = rates_for(TCP_CLUSTER).collective("send_recv", sent, Group(np.array(2.0), np.array(1.0))).seconds
+    assert flow < across < 1.2 * flow
+    for time, border in ((fast, inside), (tcp, across)):
+        borders = [border if b in slow else inside for b in range(1, layout["pp"])]
+        by_hand = [2 * sum(borders[max(s - 1, 0) : s + 1]) for s in range(layout["pp"])]
+        assert time.by_pipe.sends[0] == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_a_last_stage_may_hold_the_head_alone():

@@ -61,6 +61,7 @@ NEEDED_LINKS = {
     "efa-p5",
     "efa-p5en",
     "efa-p6",
+    "tcp-100",
     "slingshot-11",
 }
 NEEDED_CLUSTERS = {
@@ -79,6 +80,7 @@ NEEDED_CLUSTERS = {
     "mi355x-8",
     "aws-p4d",
     "aws-p5",
+    "aws-p5-tcp",
     "l40s-pcie-8",
     "selene",
     "perlmutter",

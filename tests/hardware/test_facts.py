@@ -143,6 +143,7 @@ def test_memory_bandwidth(device, tera):
         ("efa-p5", 12.5),
         ("efa-p5en", 25),
         ("efa-p6", 50),
+        ("tcp-100", 12.5),
         ("slingshot-11", 25),
     ],
 )
@@ -183,6 +184,7 @@ def test_h800_and_h20_do_not_share_a_link():
         ("gb300-nvl72", 100),
         ("aws-p4d", 6.25),
         ("aws-p5", 50),
+        ("aws-p5-tcp", 1.5625),  # one 100 Gbit/s card of 32, shared by eight GPUs
         ("aws-p6e-gb200", 100),
         ("gcp-a3-high", 12.5),  # 800 of the 1000 Gbit/s headline
         ("gcp-a3-mega", 25),

@@ -151,6 +151,17 @@ def test_one_400_gbit_nic_delivers_48_to_49_gbytes_per_s(cluster):
     assert 16 * GIB / t == pytest.approx(48.5e9, rel=0.025)
 
 
+def test_a_communicator_over_sockets_reaches_less_than_its_port():
+    """4.7 GB/s of bus bandwidth between two nodes over 100 Gbit/s (nccl issue 398), whatever their ranks; several communicators at once
+    fill the port, and one message is one flow of 10 Gbit/s.
+    """
+    rates = rates_for(load_cluster("aws-p5-tcp"))
+    for size, local, reached in ((16, 8, 4.7e9), (8, 4, 4.7e9), (4, 2, 0.95 * 12.5e9 / 4), (2, 1, 0.95 * 12.5e9 / 8)):
+        seconds = float(rates.collective("all_reduce", 64 * GIB, group(size, local)).seconds)
+        assert 2 * (size - 1) / size * 64 * GIB / seconds == pytest.approx(reached, rel=0.02)
+    assert GIB / float(rates.collective("send_recv", GIB, group(2, 1)).seconds) == pytest.approx(1.25e9, rel=0.02)
+
+
 def test_cut_down_links_reach_what_was_measured():
     """H800: 200 GB/s nominal, about 160 achieved; H20: 450 nominal, less than 380 (DeepEP issue 16)."""
     h800, h20 = (rates_for(load_cluster(name)) for name in ("hgx-h800", "hgx-h20"))
