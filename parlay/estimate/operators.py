@@ -15,6 +15,7 @@ from parlay.estimate.adapters import linear
 from parlay.estimate.counts import compressed_entries
 from parlay.estimate.memory_weights import elements_of
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
+from parlay.estimate.traits import PARTED_ROPE, PARTED_ROPE_OPERATIONS
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import (
     DenseMlp,
@@ -189,6 +190,14 @@ def _ring_merge(p: Pricer, out_width: Array, gradient_width: Array, modules: fro
     return Operator("ring merge", "attention core", fwd.seconds, bwd.seconds, zero, modules, calls, fwd.source)
 
 
+def _rotary(p: Pricer, a: GroupedAttention, elements: Array) -> Operator:
+    if a.rope_scaled and p.traits.parted_rope:
+        forward, backward = PARTED_ROPE
+        moved = forward * 2 * ELEMENT * elements
+        return p.stream("rotary", moved, "rope", backward=backward / forward, launches=PLAIN_OPERATOR * PARTED_ROPE_OPERATIONS)
+    return p.stream("rotary", p.traits.rope * 2 * ELEMENT * elements, "rope", backward=1.0)
+
+
 def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
     s, h = p.shard, float(p.model.hidden)
     heads, kv = a.heads / s.tp, np.maximum(a.kv_heads / s.tp, 1.0)
@@ -201,7 +210,7 @@ def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
     if a.qk_norm != "none":
         found.append(p.stream("q/k norm", 2 * ELEMENT * n * (heads + kv) * d, "norm"))
     if a.rope:
-        found.append(p.stream("rotary", p.traits.rope * 2 * ELEMENT * n * (heads + kv) * d, "rope", backward=1.0))
+        found.append(_rotary(p, a, n * (heads + kv) * d))
     found += _core(p, heads, kv, d, d, a.window, a.chunked)
     found += p.casts("attention output", n * heads * d, gradient=s.local_tokens * h)
     found += linear(p, "output projection", "attention projections", n, h, heads * d, at="out")

@@ -24,6 +24,12 @@ Kernel = Literal["flash1", "flash2", "tuned"]  # tuned: FlashAttention-3, cuDNN 
 EAGER_NORM = 9.0
 # Rotary as complex numbers: to fp32 (2+4), product (4+4), back (4+2): 20 of 4.
 EAGER_ROPE = 5.0
+# Rotary that Megatron does not hand to Transformer Engine because cos and sin carry a factor (rope_utils.py, apply_rotary_pos_emb:
+# mscale != 1): product with cos (2+2), half negated (1+1), halves swapped (2+2), product with sin (2+2), sum (4+2), copied (2+2):
+# 24 of 4. Backward: two products (4+4), negated (2), halves back (4), sum (6), zeros for the empty rest and their sum (2+6): 28 of 4.
+# Each of q and k takes 14 operations forward, the two tables and slices with them.
+PARTED_ROPE = (6.0, 7.0)
+PARTED_ROPE_OPERATIONS = 28.0
 # silu (2+2) and product (4+2): 10 of 6.
 EAGER_ACTIVATION = 1.67
 # Logits to fp32 (2+4), log-softmax (4+4), gathered loss (4): 18 of the 8 of two fused passes.
@@ -107,6 +113,7 @@ class Traits:
 
     norm: float = 1.0
     rope: float = 1.0
+    parted_rope: bool = False  # rotary angles with a factor run as single operations
     activation: float = 1.0
     cross_entropy: float = 1.0
     attention_forward: float = 1.0
@@ -167,6 +174,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         fused_experts=_fused_experts(workload, device),
         norm=EAGER_NORM if eager else 1.0,
         rope=EAGER_ROPE if eager else 1.0,
+        parted_rope=workload.framework == "megatron-core",
         activation=EAGER_ACTIVATION if eager else 1.0,
         cross_entropy=EAGER_CROSS_ENTROPY
         if workload.cross_entropy == "unfused" and workload.framework not in FUSED_LAYERS

@@ -33,6 +33,7 @@ class GroupedAttention(Spec):
     sinks: bool = False  # one learned logit per head (gpt-oss)
     output_gate: bool = False  # q projection twice as wide, the second half gates the output (Qwen3-Next)
     rope: bool = True
+    rope_scaled: bool = False  # cos and sin carry a factor, as YaRN's do (gpt-oss): not every fused kernel has it
 
     @model_validator(mode="after")
     def _groups(self) -> GroupedAttention:

@@ -116,6 +116,25 @@ def test_gpt_oss_has_biases_sinks_and_its_own_head_width():
     assert kind.mlp.bias
     assert kind.mlp.router_bias
     assert {spec.kinds[name].mixer.window for name in spec.kinds} == {128, None}
+    assert all(spec.kinds[name].mixer.rope_scaled for name in spec.kinds)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "scaled"),
+    [
+        ({"rope_type": "yarn", "factor": 32.0}, True),
+        ({"type": "yarn", "factor": 4.0}, True),
+        ({"rope_type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}, False),  # they cancel
+        ({"rope_type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.5}, True),
+        ({"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.0}, False),
+        ({"rope_type": "llama3", "factor": 8.0}, False),
+        ("yarn", False),  # no table: never read before, and no reason to refuse a file now
+        (None, False),
+    ],
+)
+def test_yarn_scales_cos_and_sin(scaling, scaled):
+    spec = read(rope_scaling=scaling)
+    assert only(spec).mixer.rope_scaled is scaled
 
 
 def test_deepseek_v3_has_three_dense_layers_and_one_more_to_predict():

@@ -261,9 +261,24 @@ def attentions(keys: Keys, recipe: Recipe, hidden: int, count: int) -> list[Grou
             window=window,
             chunked=recipe.chunk and window is not None,
             sinks=recipe.sinks,
+            rope_scaled=recipe.rope and scaled_rotary(keys),
             rope=recipe.rope and (window is not None or not mixed or (recipe.global_rope and not recipe.chunk)),
         )
     return [made[window] for window in windows]
+
+
+def scaled_rotary(keys: Keys) -> bool:
+    """Return whether cos and sin carry a factor: YaRN's, unless the file sets it to 1 or its two scales cancel.
+
+    transformers, modeling_rope_utils.py, _compute_yarn_parameters. Other kinds of scaling change angles alone, or are read by no
+    framework whose kernels differ.
+    """
+    for name in ("rope_scaling", "rope_parameters"):
+        table = keys.find(name)[1]
+        if isinstance(table, dict) and "yarn" in (table.get("rope_type"), table.get("type")):
+            both = (table.get("mscale"), table.get("mscale_all_dim"))
+            return table.get("attention_factor") not in (1, 1.0) and (not all(both) or both[0] != both[1])
+    return False
 
 
 def feed_forwards(keys: Keys, recipe: Recipe, count: int) -> list[FeedForward]:
