@@ -351,7 +351,16 @@ def _residuals(data: Mapping[str, Any]) -> Residuals | None:
     shape = tuple(len(block[axis]) for axis in "mnk")
     m, n = [int(size) for size in block["m"]], [int(size) for size in block["n"]]
     rows, logs = further_rows(m, n, np.array(block["per_mille"]).reshape(shape) / 1000.0)
-    return Residuals.of(rows, n, block["k"], logs)
+    return Residuals.of(rows, n, block["k"], either_way(rows, n, logs))
+
+
+def either_way(m: Sequence[int], n: Sequence[int], logs: Array) -> Array:
+    """Return a grid of residuals in which a product and its transposed one have their mean."""
+    shared = [size for size in m if size in n]
+    at = np.ix_([m.index(size) for size in shared], [n.index(size) for size in shared])
+    both = logs.copy()
+    both[at] = (logs[at] + logs[at].swapaxes(0, 1)) / 2.0
+    return both
 
 
 def further_rows(m: Sequence[int], n: Sequence[int], logs: Array) -> tuple[list[int], Array]:
