@@ -119,17 +119,41 @@ class Follow(TorchDispatchMode):
         return result
 
 
+class Kernel(torch.autograd.Function):
+    """RMSNorm as CUDA runs it since PyTorch 2.9: one kernel, which keeps its input and a scale a token (aten, _fused_rms_norm)."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        """Keep what the backward reads and return what the kernel makes."""
+        ctx.save_for_backward(x, weight, x.new_empty((*x.shape[:-1], 1), dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Return gradients of input and weight."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class KernelNorm(nn.RMSNorm):
+    """RMSNorm of one kernel; on the CPU PyTorch takes it apart, as it did everywhere before 2.9."""
+
+    def forward(self, x):
+        """Return the normalised input."""
+        return Kernel.apply(x, self.weight)
+
+
 class Block(nn.Module):
     """A Llama block."""
 
-    def __init__(self, hidden, heads, kv, width) -> None:
+    def __init__(self, hidden, heads, kv, width, norm) -> None:
         super().__init__()
         self.kv = kv
         self.wq, self.wk, self.wv = (nn.Linear(hidden, n * HEAD, bias=False) for n in (heads, kv, kv))
         self.wo = nn.Linear(heads * HEAD, hidden, bias=False)
         self.w1, self.w3 = (nn.Linear(hidden, width, bias=False) for _ in range(2))
         self.w2 = nn.Linear(width, hidden, bias=False)
-        self.norms = nn.ModuleList(nn.RMSNorm(hidden, eps=1e-5) for _ in range(2))
+        self.norms = nn.ModuleList(norm(hidden, eps=1e-5) for _ in range(2))
 
     def forward(self, x):
         """Return the block's output."""
@@ -145,11 +169,11 @@ class Block(nn.Module):
 class Model(nn.Module):
     """A Llama."""
 
-    def __init__(self, layers, hidden, heads, kv, width) -> None:
+    def __init__(self, layers, hidden, heads, kv, width, norm) -> None:
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, hidden)
-        self.layers = nn.ModuleList(Block(hidden, heads, kv, width) for _ in range(layers))
-        self.norm, self.output = nn.RMSNorm(hidden, eps=1e-5), nn.Linear(hidden, VOCAB, bias=False)
+        self.layers = nn.ModuleList(Block(hidden, heads, kv, width, norm) for _ in range(layers))
+        self.norm, self.output = norm(hidden, eps=1e-5), nn.Linear(hidden, VOCAB, bias=False)
 
     def forward(self, tokens):
         """Return logits."""
@@ -180,6 +204,7 @@ def main() -> None:
         options.add_argument(f"--{name}", type=int, default=default)
     options.add_argument("--model", choices=MODELS, default="8b")
     options.add_argument("--recompute", choices=("none", "selective_ops", "full"), default="full")
+    options.add_argument("--norm", choices=("kernel", "operations"), default="kernel")
     given = options.parse_args()
     dist.init_process_group("fake", rank=0, world_size=given.ranks, store=FakeStore())
     mesh = init_device_mesh("cpu", (given.ranks,))
@@ -188,7 +213,7 @@ def main() -> None:
     for module, name in ((_fsdp_param, "alloc_storage"), (_fsdp_param, "free_storage"), (_fsdp_param_group, "alloc_storage")):
         setattr(module, name, partial(follow.resized, getattr(module, name)))
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = Model(given.layers, *MODELS[given.model])
+        model = Model(given.layers, *MODELS[given.model], KernelNorm if given.norm == "kernel" else nn.RMSNorm)
         for i, layer in enumerate(model.layers):
             if given.recompute != "none":
                 extra = {"context_fn": selective_operators} if given.recompute == "selective_ops" else {}

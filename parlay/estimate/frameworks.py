@@ -46,6 +46,9 @@ TORCH_LARGE_WORKSPACE_MIB = 32.0
 BLACKWELL_WORKSPACE_SINCE = date(2026, 5, 13)
 
 
+# PyTorch's rms_norm is one CUDA kernel since 2.9 of October 2025 (pull request 153666; aten/src/ATen/native/layer_norm.cpp, rms_norm_symint
+# where weight and input have one dtype); layer_norm always was. Hugging Face's modules under DeepSpeed spell RMSNorm out.
+FUSED_RMSNORM_SINCE = date(2025, 10, 15)
 # nanotron's column-parallel products kept their gathered inputs until pull request 203 of July 2024 gathers them again.
 NANOTRON_REGATHERS_SINCE = date(2024, 8, 1)
 
@@ -183,6 +186,7 @@ class Settings:
     reduction_passes: tuple[float, float] = (0.0, 0.0)  # over the gradients around their reduction, at ZeRO stage 0 and at 1 or 2
     keeps_gathered: bool = False  # a product whose input sequence parallelism gathers keeps it gathered
     frozen_bytes: float | None = None  # of a weight that is not trained; None: all are
+    fused_rmsnorm: bool = True  # where kernels are eager: RMSNorm is one of them, which keeps its input and a scale a token
     grouped_experts: bool = True  # experts run as one grouped product, not one after the other
 
     def bucket_elements_of(self, data_ranks: ArrayLike) -> NDArray[np.float64]:
@@ -335,6 +339,7 @@ def _resolved(workload: Workload, device: Device) -> Settings:
         shard_copies=_shard_copies(workload, 4.0 if fp32 else BYTES[base.reduce]),
         reduction_passes=REDUCTION_PASSES[who],
         keeps_gathered=who == "nanotron" and day < NANOTRON_REGATHERS_SINCE,
+        fused_rmsnorm=who == "torchtitan" and day >= FUSED_RMSNORM_SINCE,
         frozen_bytes=None if workload.lora_rank is None else 4.0 if fp32 else 2.0,
         grouped_experts=workload.moe_grouped is not False,
     )

@@ -53,11 +53,15 @@ def kept_tensors_eager(kind: LayerKind, model: ModelSpec, workload: Workload, se
 
 def _norm(r: Recorder, half: Half, label: str, eager: bool, feeds: LoraModule | Literal["frozen"]) -> None:
     """A norm of plain operations keeps its fp32 input (4 bytes an element) beside its output, and its normalised value (2), which
-    only the gradient of its own weight reads."""
+    only the gradient of its own weight reads. One kernel keeps two numbers a token, or one, beside the input that is kept anyway."""
     if not eager:
         return
-    held = 6.0 if r.learns("frozen") else 4.0
-    r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=held, **r.rows)
+    if r.model.norm != "rmsnorm" or r.settings.fused_rmsnorm:
+        scales = 1 if r.model.norm == "rmsnorm" else 2
+        r.add(f"{label} statistics", half, act.token_tensors, OPS, width=scales, element_bytes=4.0, **r.rows)
+    else:
+        held = 6.0 if r.learns("frozen") else 4.0
+        r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=held, **r.rows)
     r.add(f"{label} output", half, act.token_tensors, OPS, feeds=feeds, width=r.model.hidden, element_bytes=r.wide, **r.rows)
 
 

@@ -75,13 +75,13 @@ def layer_operators(p: Pricer, kind: LayerKind) -> list[Operator]:
     again: tuple[str, ...]
     if mixer.kind != "none":
         again = ("norm",) if _alone(p, isinstance(mixer, LatentAttention)) else ()
-        operators.append(p.stream("norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", again))
+        operators.append(p.stream("norm", _norm_factor(p) * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", again))
         operators += _mixer(p, mixer)
         operators.append(p.stream("residual", 3 * ELEMENT * n * h, "residual", backward=0.67))
     if mlp.kind != "none":
         half = "moe" if isinstance(mlp, MoeMlp) else "mlp"
         again = ("norm", half) if _alone(p, half == "moe") else (half,)
-        operators.append(p.stream("mlp norm", p.traits.norm * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", again))
+        operators.append(p.stream("mlp norm", _norm_factor(p) * 2 * ELEMENT * n * h * max(1, kind.norms // 2), "norm", again))
         operators += (
             _moe(p, mlp) if isinstance(mlp, MoeMlp) else _dense(p, mlp, p.shard.tokens) if isinstance(mlp, DenseMlp) else []
         )
@@ -188,6 +188,10 @@ def _ring_merge(p: Pricer, out_width: Array, gradient_width: Array, modules: fro
     # A ring step is an attention kernel and a merge of its own; layouts without a ring, priced beside, have neither.
     calls = np.where(s.ring > 1, 2 * s.ring - 1, 0.0)
     return Operator("ring merge", "attention core", fwd.seconds, bwd.seconds, zero, modules, calls, fwd.source)
+
+
+def _norm_factor(p: Pricer) -> float:
+    return p.traits.norm if p.model.norm == "rmsnorm" else 1.0
 
 
 def _rotary(p: Pricer, a: GroupedAttention, elements: Array) -> Operator:
@@ -421,7 +425,7 @@ def head_operators(p: Pricer, vocab: Array) -> list[Operator]:
     group = "embedding and head"
     added = [p.gradient("head gradient accumulation", p.traits.added * vocab * h, group)] if p.traits.added and p.trains else []
     return [
-        p.stream("final norm", p.traits.norm * 2 * ELEMENT * p.shard.local_tokens * h, "norm", group=group),
+        p.stream("final norm", _norm_factor(p) * 2 * ELEMENT * p.shard.local_tokens * h, "norm", group=group),
         p.gemm("head", group, n, vocab, h, dtype="bf16" if p.dtype in ("fp8", "fp4") else p.dtype),
         # Read the logits, take the maximum, exponentiate, sum: two passes over bf16 logits and one fp32 result.
         p.stream(

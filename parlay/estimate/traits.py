@@ -111,7 +111,7 @@ class Traits:
     fused_groups: bool = True  # experts in one grouped kernel; Transformer Engine launches one a group on several streams
     fused_experts: bool = False  # and with their activation, its casts and biases inside the products' kernels
 
-    norm: float = 1.0
+    norm: float = 1.0  # of RMSNorm; LayerNorm is one kernel everywhere
     rope: float = 1.0
     parted_rope: bool = False  # rotary angles with a factor run as single operations
     activation: float = 1.0
@@ -172,7 +172,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         else 1.0,
         fused_groups=workload.framework != "megatron-core" or _fused_experts(workload, device),
         fused_experts=_fused_experts(workload, device),
-        norm=EAGER_NORM if eager else 1.0,
+        norm=EAGER_NORM if eager and not settings.fused_rmsnorm else 1.0,
         rope=EAGER_ROPE if eager else 1.0,
         parted_rope=workload.framework == "megatron-core",
         activation=EAGER_ACTIVATION if eager else 1.0,

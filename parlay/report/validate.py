@@ -53,6 +53,7 @@ def validation_lines(v: Validation, page: Page, *, worst: int) -> list[str]:
         out += ["", *_naive(v, page)]
     if figures:
         out += ["", *error_table("memory by source and meaning", tables.memory_errors(v), page)]
+    out += _held(v, page)
     out += _rankings(v, page)
     if worst and runs:
         out += ["", *_worst(tables.worst(v, worst), page)]
@@ -74,6 +75,24 @@ def _naive(v: Validation, page: Page) -> list[str]:
         for c in tables.naive(v, tables.BREAKDOWNS["tier"])
     ]  # fmt: skip
     return render(columns, rows, page)
+
+
+def held_rows(v: Validation) -> list[list[str]]:
+    """Return the cells of the runs that trained: all of them, then each source with runs that are predicted not to fit."""
+    found = tables.held(v)
+    if not found:
+        return []
+    short = [h for h in found if h.fit < h.runs]
+    rows = [["all", f"{sum(h.runs for h in found):,}", f"{sum(h.fit for h in found):,}", percent(max(h.fullest for h in found))]]
+    return [*rows, *([h.source, f"{h.runs:,}", f"{h.fit:,}", percent(h.fullest)] for h in short)]
+
+
+HELD = ("runs that trained, so fitted", "runs", "predicted to fit", "fullest % of limit")
+
+
+def _held(v: Validation, page: Page) -> list[str]:
+    rows = held_rows(v)
+    return ["", *render((Column(HELD[0], right=False), *(Column(name) for name in HELD[1:])), rows, page)] if rows else []
 
 
 WORTH_SHOWING = 0.01  # rankings whose regret is more than this are listed one by one

@@ -62,6 +62,16 @@ class MemoryDocument(Document):
     error: float
 
 
+class HeldDocument(Document):
+    """Runs that trained, so fitted: how many are predicted to, and the predicted bytes of a device over what it can give."""
+
+    source: str
+    runs: int
+    fit: int
+    median: float
+    fullest: float
+
+
 class PredictionDocument(Document):
     """One run. `measured_s` and `error` are null where only memory was printed."""
 
@@ -77,6 +87,7 @@ class PredictionDocument(Document):
     error: float | None
     terms_s: list[TermSeconds]
     memory: list[MemoryDocument]
+    fullness: float  # predicted bytes of the fullest device over what it can give
     assumptions: list[str]
     rules_broken: list[str]
 
@@ -102,6 +113,7 @@ class ValidateReport(Document):
     aims: list[ErrorsDocument]
     naive: list[NaiveDocument]
     memory: list[ErrorsDocument]
+    held: list[HeldDocument]
     rankings: list[RankingDocument]
     worst: list[str]  # ids
     predictions: list[PredictionDocument]
@@ -121,6 +133,9 @@ def validation_report(v: Validation, *, worst: int) -> ValidateReport:
             for c in (tables.naive(v, tables.BREAKDOWNS["tier"]) if runs else [])
         ],
         memory=[_errors(e) for e in tables.memory_errors(v)],
+        held=[
+            HeldDocument(source=h.source, runs=h.runs, fit=h.fit, median=h.median, fullest=h.fullest) for h in tables.held(v)
+        ],
         rankings=[
             RankingDocument(
                 source=r.source, model=r.model, gpus=r.gpus, global_batch_sequences=r.global_batch, layouts=r.layouts,
@@ -152,5 +167,5 @@ def _prediction(p: Prediction) -> PredictionDocument:
             )
             for m in p.memory
         ],
-        assumptions=list(dict.fromkeys((*p.case.assumptions, *p.notes))), rules_broken=list(p.broken),
+        fullness=p.fullness, assumptions=list(dict.fromkeys((*p.case.assumptions, *p.notes))), rules_broken=list(p.broken),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlay.report.validate import MEANINGS, WORTH_SHOWING, error_cells, percent, signed
+from parlay.report.validate import HELD, MEANINGS, WORTH_SHOWING, error_cells, held_rows, percent, signed
 from parlay.units import significant
 from parlay.validation import tables
 from parlay.validation.held_out import LEFT_OUT, held_out_errors
@@ -43,6 +43,11 @@ more than 5 % the step is compared, and the row's assumptions say so.
 """
 
 
+HELD_TEXT = """A run whose speed was measured fitted on its devices, so its layout must be predicted to fit. Listed are all runs together, and the
+sources with runs that are not; a device gives its memory less what its driver keeps. vTrain's one-node rows were simulated, by a program
+that knows no memory."""
+
+
 def validation_page(v: Validation) -> str:
     """Return the Markdown of docs/validation.md."""
     runs = tables.timed(v)
@@ -54,6 +59,7 @@ def validation_page(v: Validation) -> str:
     for title in ("tier", "source", "device", "precision", "parallelism"):
         parts += [f"### By {title}", _errors(title, tables.by(runs, tables.BREAKDOWNS[title]))]
     parts += ["## Memory", "In the source's own meaning and unit.", _errors("source and meaning", tables.memory_errors(v))]
+    parts += ["### Runs that trained", HELD_TEXT, markdown_table(HELD, held_rows(v))]
     parts += ["## Ranking layouts", _rankings(v), "## The worst runs", _worst(v), "## Not predicted", _unpredicted(v), READING]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 

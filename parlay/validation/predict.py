@@ -56,6 +56,7 @@ class Prediction:
     measured_how: str
     terms: tuple[tuple[str, float], ...]  # leaves of the step, label and seconds, largest first
     memory: tuple[MemoryPrediction, ...]
+    fullness: float  # predicted bytes of the fullest device over what a device can give; at most 1 if the run is predicted to fit
     broken: tuple[str, ...]  # rules of parlay.layouts.rules that the run's layout breaks, although it ran
     notes: tuple[str, ...] = ()  # what is odd in the row itself: cells of two meanings, figures that contradict each other
 
@@ -181,7 +182,9 @@ def _prediction(
     terms = tuple((leaves[i].label, float(seconds[i])) for i in order if seconds[i] > 0)
     names = tuple(name for name, mask in broken.items() if bool(mask[row]))
     notes = (*case.run.readings, *([measured.against] if measured.against else []))
-    return Prediction(case, step, measured.step_s, measured.how, terms or (("step", step),), memory, names, notes)
+    held = prices.memory
+    fullness = float(held.peak[row]) / held.limit_bytes
+    return Prediction(case, step, measured.step_s, measured.how, terms or (("step", step),), memory, fullness, names, notes)
 
 
 def _bytes(measured: Memory, prices: Prices, row: int, case: Case) -> float:

@@ -52,6 +52,17 @@ class Ranked:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Held:
+    """Whether runs that trained are predicted to fit, as they must."""
+
+    source: str
+    runs: int
+    fit: int
+    median: float  # predicted bytes of the fullest device over what it can give
+    fullest: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Aim:
     """A group of runs that this project holds itself to."""
 
@@ -126,6 +137,17 @@ def memory_errors(validation: Validation) -> list[Errors]:
 def memory_rows(validation: Validation) -> list[tuple[Prediction, MemoryPrediction]]:
     """Return every memory figure with its run."""
     return [(p, m) for p in validation.predictions for m in p.memory]
+
+
+def held(validation: Validation) -> list[Held]:
+    """Return by source whether the runs whose speed was measured, which therefore fitted, are predicted to fit."""
+    groups: dict[str, list[float]] = {}
+    for p in timed(validation):
+        groups.setdefault(p.run.source, []).append(p.fullness)
+    return [
+        Held(source, len(full), sum(x <= 1.0 for x in full), statistics.median(full), max(full))
+        for source, full in sorted(groups.items())
+    ]
 
 
 def worst(validation: Validation, count: int) -> list[Prediction]:

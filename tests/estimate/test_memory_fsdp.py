@@ -49,6 +49,23 @@ SIMULATED = [
     (8, 1024, 512, 1, FULL, 3.84, 8.14),
 ]
 
+# The same with norms of one kernel, as CUDA has them since PyTorch 2.9; above, as the CPU has them and CUDA had them before.
+KERNELS = [
+    (70, 64, 8192, 1, FULL, 38.94, 61.28),
+    (8, 64, 8192, 1, FULL, 17.45, 24.44),
+    (8, 64, 32768, 1, FULL, 62.12, 78.76),
+    (8, 8, 2048, 2, FULL, 20.54, 31.58),
+    (20, 256, 8192, 1, OPERATORS, 36.39, 53.93),
+    (8, 64, 2048, 1, OPERATORS, 9.91, 16.41),
+    (8, 64, 8192, 1, OPERATORS, 31.98, 39.24),
+    (8, 64, 2048, 1, (), 16.76, 22.82),
+    (8, 64, 4096, 1, (), 30.96, 37.68),
+    (8, 64, 8192, 1, (), 59.36, 64.88),
+    (8, 8, 8192, 1, (), 69.90, 79.20),
+    (20, 8, 4096, 1, (), 65.18, 86.39),
+]
+BEFORE = "2025-10-14"
+
 
 def priced(model, layout, **workload):
     layouts, work = Layouts.of(Layout(**layout)), Workload(framework="torchtitan", **workload)
@@ -61,11 +78,33 @@ def sharded(model, ranks, tokens, micro_batch, recompute, rounds=1, **more):
     return priced(model, layout, **given)
 
 
-@pytest.mark.parametrize(("model", "ranks", "tokens", "micro_batch", "recompute", "allocated", "reserved"), SIMULATED)
-def test_peaks_are_those_of_real_fsdp2(model, ranks, tokens, micro_batch, recompute, allocated, reserved):
-    held = sharded(MODELS[model], ranks, tokens, micro_batch, recompute)
+@pytest.mark.parametrize(
+    ("model", "ranks", "tokens", "micro_batch", "recompute", "allocated", "reserved", "day"),
+    [*((*row, BEFORE) for row in SIMULATED), *((*row, None) for row in KERNELS)],
+)
+def test_peaks_are_those_of_real_fsdp2(model, ranks, tokens, micro_batch, recompute, allocated, reserved, day):
+    held = sharded(MODELS[model], ranks, tokens, micro_batch, recompute, framework_date=day)
     assert held.allocated[0, 0] / 1e9 == pytest.approx(allocated, rel=0.05)
     assert held.reserved[0, 0] / 1e9 / (1 + POOLS_SHARE) == pytest.approx(reserved, rel=0.065)
+
+
+@pytest.mark.parametrize(
+    ("norm", "framework", "day", "bytes_an_element"),
+    [
+        ("rmsnorm", "torchtitan", BEFORE, 6.0),
+        ("rmsnorm", "torchtitan", None, 4.0 / 4096),
+        ("rmsnorm", "deepspeed", None, 6.0),  # Hugging Face's modules spell it out
+        ("layernorm", "torchtitan", "2023-10-31", 8.0 / 4096),
+        ("layernorm", "deepspeed", None, 8.0 / 4096),
+    ],
+)
+def test_a_norm_of_one_kernel_keeps_two_numbers_a_token(norm, framework, day, bytes_an_element):
+    model = MODELS[8].model_copy(update={"norm": norm})
+    layouts = Layouts.of(Layout(dp=8, zero=3))
+    work = Workload(framework=framework, framework_date=day, seq_len=2048, global_batch=8)
+    held = memory(model, load_cluster("dgx-h100"), work, layouts, stages_of(model, layouts, work.global_batch))
+    kept = [t.value[0, 0] for t in held.tree.walk() if t.label in ("mixer norm intermediates", "mixer norm statistics")]
+    assert kept == [pytest.approx(32 * 2048 * 4096 * bytes_an_element)]
 
 
 def test_the_tree_adds_up_to_what_is_allocated():

@@ -221,6 +221,38 @@ def biased(**change):
     return mixture().model_copy(update={"kinds": {"a": kind.model_copy(update={"mlp": mlp})}})
 
 
+@pytest.mark.parametrize(
+    ("scaled", "framework", "moved"),
+    [(False, "megatron-core", (4, 4)), (True, "megatron-core", (24, 28)), (True, "torchtitan", (20, 20)), (True, "deepspeed", (4, 4))],
+)
+def test_rotary_angles_with_a_factor_run_as_single_operations_under_megatron(scaled, framework, moved):
+    """Products with cos and sin, halves negated and swapped, sums and copies: rope_utils.py, _apply_rotary_pos_emb_bshd."""
+    rates, model, cluster = CountingRates(flops=False, streams=True), dense(), load_cluster("dgx-h100")
+    mixer = model.kinds["a"].mixer.model_copy(update={"rope_scaled": scaled})
+    model = model.model_copy(update={"kinds": {"a": model.kinds["a"].model_copy(update={"mixer": mixer})}})
+    workload = Workload(seq_len=SEQ, global_batch=8, framework=framework)
+    shard = Shard.of(Layouts.grid(), workload, cluster)
+    pricer = Pricer(rates, workload, shard, model, traits_of(workload, cluster.device))
+    (rotary,) = [o for o in layer_operators(pricer, model.kinds["a"]) if o.name == "rotary"]
+    elements = SEQ * (64 + 8) * 128
+    assert (float(rotary.forward[0]), float(rotary.dgrad[0])) == pytest.approx([x * elements for x in moved])
+    assert float(np.max(rotary.launches)) == pytest.approx(2.8 if moved[0] == 24 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("norm", "day", "passes"),
+    [("rmsnorm", "2025-10-14", 9), ("rmsnorm", None, 1), ("layernorm", "2025-10-14", 1)],
+)
+def test_norms_of_plain_operations_are_rmsnorms_of_older_pytorch(norm, day, passes):
+    rates, cluster = CountingRates(flops=False, streams=True), load_cluster("dgx-h100")
+    model = dense().model_copy(update={"norm": norm})
+    workload = Workload(seq_len=SEQ, global_batch=8, framework="torchtitan", framework_date=day)
+    shard = Shard.of(Layouts.grid(), workload, cluster)
+    pricer = Pricer(rates, workload, shard, model, traits_of(workload, cluster.device))
+    norms = [o for o in layer_operators(pricer, model.kinds["a"]) if o.name.endswith("norm")]
+    assert [float(o.forward[0]) for o in norms] == pytest.approx([passes * 4 * SEQ * model.hidden] * 2)
+
+
 def test_expert_biases_move_what_their_kernels_read_and_write():
     rows, h, f = SEQ * 2, 4096, 2 * 14336
     pricer, megatron = operators_of(biased(), Workload(seq_len=SEQ), dp=8)
