@@ -35,6 +35,7 @@ from rate_fits import (
 
 from parlay.hardware.load import load_device
 from parlay.rates.kernels import Product, Residuals
+from parlay.rates.profile import residuals_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PROFILES = ROOT / "parlay" / "rates" / "profiles"
@@ -256,9 +257,7 @@ def profile(tables: Path, rows: list[dict], device_id: str, sample: list) -> dic
     peak = device.flops_per_s["bf16"].value
     bf16 = fit_product(tables, prefix, "bf16", device, sample)
     base = Product(peak, *(bf16[k] for k in ("flops_per_s", "bytes_per_s", "exponent", "fixed_s")), 2.0)
-    r = bf16["residuals"]
-    shape = (len(r["m"]), len(r["n"]), len(r["k"]))
-    residuals = Residuals.of(r["m"], r["n"], r["k"], np.array(r["per_mille"]).reshape(shape) / 1000.0)
+    residuals = residuals_of(bf16["residuals"])
     gemm = {"bf16": bf16}
     for dtype in ("fp8", "fp4"):
         if dtype in device.flops_per_s and (dtype == "fp8" or prefix.startswith(("b", "gb"))):

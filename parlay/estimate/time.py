@@ -260,7 +260,8 @@ class StepTime:
         }
         if s.blocking is not None:
             inputs = {"micro_batches": m, "exposed_s": value / m, "bytes": s.sent[rows]} | {
-                f"bytes_per_s_{place}": (s.sent / seconds)[rows] for place, seconds in zip(("inside", "across"), s.blocking, strict=True)
+                f"bytes_per_s_{place}": (s.sent / seconds)[rows]
+                for place, seconds in zip(("inside", "across"), s.blocking, strict=True)
             }
         else:
             passes = (self.by_pipe.forward, self.by_pipe.backward)

@@ -120,7 +120,9 @@ class Traits:
     attention_backward: float = 1.0
     fp8_attention: tuple[float, float] = (1.0, 1.0)  # how much faster either is with products in fp8
     async_reduce: bool = True  # the tensor-parallel all-reduce of a backward runs beside the weight gradient
-    sends: float | None = None  # bytes/s of blocking sends, one after the other, unless a link is slower; None: as the links have it
+    sends: float | None = (
+        None  # bytes/s of blocking sends, one after the other, unless a link is slower; None: as the links have it
+    )
     fp32_products: str = "fp32"  # the number format in which products of fp32 training run
     wide_products: str = "bf16"  # and those that no precision makes narrower: attention, router
     added: float = 0.0  # bytes that a weight's gradient moves to be added to its main gradient, where its product does not add it

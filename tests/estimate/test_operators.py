@@ -223,7 +223,12 @@ def biased(**change):
 
 @pytest.mark.parametrize(
     ("scaled", "framework", "moved"),
-    [(False, "megatron-core", (4, 4)), (True, "megatron-core", (24, 28)), (True, "torchtitan", (20, 20)), (True, "deepspeed", (4, 4))],
+    [
+        (False, "megatron-core", (4, 4)),
+        (True, "megatron-core", (24, 28)),
+        (True, "torchtitan", (20, 20)),
+        (True, "deepspeed", (4, 4)),
+    ],
 )
 def test_rotary_angles_with_a_factor_run_as_single_operations_under_megatron(scaled, framework, moved):
     """Products with cos and sin, halves negated and swapped, sums and copies: rope_utils.py, _apply_rotary_pos_emb_bshd."""

@@ -33,6 +33,7 @@ EQUAL = ModelSpec(  # a head and an embedding so small that stages are equal
     layers=(Run(kinds=("k",), count=32),), final_norm=False,
 )  # fmt: skip
 
+
 def timed(model, *layouts, cluster=CLUSTER, **workload):
     """Return the step of each layout, alone in its arrays."""
     work = Workload(**({"seq_len": 4096, "global_batch": 256} | workload))
