@@ -130,6 +130,9 @@ SQUAD_TOKENS = 200
 
 # The README revisions of NVIDIA/dgxc-benchmarking name their containers: nemo:24.09, 24.12, 25.04 and 25.07.
 REVISIONS = {"143b90dd": "2024-09-30", "0b71cfda": "2024-12-31", "1f6d9f40": "2025-04-30", "8f5cbb37": "2025-07-31"}
+# Words of a run's notes that tell its era: llm-foundry's benchmark script has PURE mixed precision and an image of PyTorch 1.13.1 as its
+# defaults (scripts/train/benchmarking/submit_benchmarks.py @ 12a63191, its first release, of May 2023).
+NOTED = ((r"llm[- ]foundry", r"\bmp mode pure\b", "2023-05-31"),)
 LAST_DAY = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
@@ -153,7 +156,7 @@ def keeps_remainder(habit: Habit, date: str, model: str) -> bool:
 
 
 def era_of(run: Run, habit: Habit) -> str:
-    """Return the date of a run's software as an ISO date: a container's month, a named month, or the habit's era.
+    """Return the date of a run's software as an ISO date: a container's month, a named month, what its notes tell, or the habit's era.
 
     A container "NeMo container 26.04.01" is of April 2026; "(2024-12)" of December 2024.
     """
@@ -166,7 +169,9 @@ def era_of(run: Run, habit: Habit) -> str:
     container = re.search(r"(?:^|container |nemo[: ])(2[3-9])\.([01]\d)(?:\.\d+)?$", run.version.strip().lower())
     if container:
         return _end(2000 + int(container[1]), int(container[2]))
-    return next((day for commit, day in REVISIONS.items() if commit in run.citation), habit.date)
+    words = run.framework.lower(), run.notes.lower()
+    noted = (day for who, what, day in NOTED if re.search(who, words[0]) and re.search(what, words[1]))
+    return next((day for commit, day in REVISIONS.items() if commit in run.citation), next(noted, habit.date))
 
 
 def _end(year: int, month: int) -> str:
