@@ -67,7 +67,7 @@ class HeldDocument(Document):
 
     source: str
     runs: int
-    fit: int
+    fitting: int
     median: float
     fullest: float
 
@@ -134,7 +134,7 @@ def validation_report(v: Validation, *, worst: int) -> ValidateReport:
         ],
         memory=[_errors(e) for e in tables.memory_errors(v)],
         held=[
-            HeldDocument(source=h.source, runs=h.runs, fit=h.fit, median=h.median, fullest=h.fullest) for h in tables.held(v)
+            HeldDocument(source=h.source, runs=h.runs, fitting=h.fit, median=h.median, fullest=h.fullest) for h in tables.held(v)
         ],
         rankings=[
             RankingDocument(

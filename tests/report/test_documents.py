@@ -10,7 +10,7 @@ UNITS = ("_s", "_bytes", "_flops_per_s", "_per_s", "_per_s_per_gpu", "_per_token
 COUNTS = {  # numbers of things, shares, positions: what the word itself counts
     "parameters_total", "parameters_active", "parameters_trained", "lora_rank", "document_len", "gpus", "seq_len", "mfu", "schema_version", "rank", "considered", "priced", "fitting",
     "memory_worst_stage", "passed", "failed", "runs", "distance", "gain", "tp", "pp", "ep", "copies", "parameters", "layers", "hidden", "fewest_gpus", "knee_share",
-    "predicted", "layouts", "median", "mean", "p90", "bias", "worst", "error", "rank_correlation", "regret", "seconds",
+    "predicted", "layouts", "median", "mean", "p90", "bias", "worst", "error", "rank_correlation", "regret", "seconds", "fullness", "fullest",
 }  # fmt: skip
 BESIDE_A_UNIT = {"value", "first", "second", "difference"}  # `unit` stands in the same object
 UNIT_IN_NAME = {"LimitDocument": {"limit", "value"}}  # a limit is named as in a run file, such as step_s
