@@ -75,13 +75,14 @@ SWITCH_RANKS = 5.0
 ALL_TO_ALL_SHARE = 0.90  # SimuMax on B200: 0.597 against 0.673 of the link
 
 # 400 Gbit/s ports deliver 48-49 of 50 GB/s (nccl-tests issue 267); 32 x B200 over EFA 382 of 400 GB/s a node at 16 GiB
-# (ml-engineering), all-to-all kernels 43 of 50 (DeepEP). RoCE and Ethernet without tuning reach less.
+# (ml-engineering), all-to-all kernels 43 of 50 (DeepEP). RoCE and Ethernet without tuning reach less; Omni-Path 135 of 400 Gbit/s a
+# node of Jean Zay (ml-engineering).
 FABRIC_SHARE: Mapping[str, float] = {
     "infiniband": 0.95,
     "efa": 0.95,
     "slingshot": 0.90,
     "roce": 0.90,
-    "omnipath": 0.85,
+    "omnipath": 0.34,
     "ethernet": 0.80,
     "tcp": 0.95,
 }
