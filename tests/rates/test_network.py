@@ -151,6 +151,13 @@ def test_one_400_gbit_nic_delivers_48_to_49_gbytes_per_s(cluster):
     assert 16 * GIB / t == pytest.approx(48.5e9, rel=0.025)
 
 
+def test_omni_path_carries_what_jean_zay_measured():
+    """135 Gbit/s a node over four ports of 100 (ml-engineering, network/README.md)."""
+    rates = rates_for(load_cluster("jean-zay-a100"))
+    seconds = float(rates.collective("all_gather", 64 * GIB, group(16, 8)).seconds)
+    assert 15 / 16 * 64 * GIB / seconds == pytest.approx(135e9 / 8, rel=0.02)
+
+
 def test_a_communicator_over_sockets_reaches_less_than_its_port():
     """4.7 GB/s of bus bandwidth between two nodes over 100 Gbit/s (nccl issue 398), whatever their ranks; several communicators at once
     fill the port, and one message is one flow of 10 Gbit/s.
