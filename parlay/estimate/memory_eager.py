@@ -31,6 +31,7 @@ from parlay.models.spec import (
 )
 
 OPS = "selective_ops"
+FP32_BYTES = 4.0
 
 
 def kept_tensors_eager(kind: LayerKind, model: ModelSpec, workload: Workload, settings: Settings, shard: Shard) -> list[Kept]:
@@ -40,7 +41,7 @@ def kept_tensors_eager(kind: LayerKind, model: ModelSpec, workload: Workload, se
     r.add(INPUT, "mixer", act.token_tensors, width=model.hidden, element_bytes=r.wide, **r.rows)
     if kind.mixer.kind != "none":
         _norm(r, "mixer", "mixer norm", eager, "qkv")
-        _mixer(kind, r, eager)
+        _mixer(kind, r)
     if kind.mlp.kind != "none":
         if kind.mixer.kind != "none":
             r.add("mlp norm input", "mlp", act.token_tensors, OPS, width=model.hidden, element_bytes=r.wide, **r.rows)
@@ -52,20 +53,24 @@ def kept_tensors_eager(kind: LayerKind, model: ModelSpec, workload: Workload, se
 
 
 def _norm(r: Recorder, half: Half, label: str, eager: bool, feeds: LoraModule | Literal["frozen"]) -> None:
-    """A norm of plain operations keeps its fp32 input (4 bytes an element) beside its output, and its normalised value (2), which
-    only the gradient of its own weight reads. One kernel keeps two numbers a token, or one, beside the input that is kept anyway."""
+    """A norm of plain operations keeps its input in fp32 (4 bytes an element) instead of its input, and its normalised value, which
+    only the gradient of its own weight reads: in bf16 (2) as Hugging Face's modules cast it, in fp32 (4) as PyTorch's. Where all is in
+    fp32 its input is kept as it is. One kernel keeps two numbers a token, or one, beside its input."""
     if not eager:
         return
     if r.model.norm != "rmsnorm" or r.settings.fused_rmsnorm:
         scales = 1 if r.model.norm == "rmsnorm" else 2
         r.add(f"{label} statistics", half, act.token_tensors, OPS, width=scales, element_bytes=4.0, **r.rows)
     else:
-        held = 6.0 if r.learns("frozen") else 4.0
-        r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=held, **r.rows)
+        normalised = (
+            0.0 if not r.learns("frozen") else 2.0 if r.settings.framework == "deepspeed" and r.wide < FP32_BYTES else 4.0
+        )
+        beyond = FP32_BYTES - r.wide + normalised
+        r.add(f"{label} intermediates", half, act.token_tensors, OPS, width=r.model.hidden, element_bytes=beyond, **r.rows)
     r.add(f"{label} output", half, act.token_tensors, OPS, feeds=feeds, width=r.model.hidden, element_bytes=r.wide, **r.rows)
 
 
-def _mixer(kind: LayerKind, r: Recorder, eager: bool) -> None:
+def _mixer(kind: LayerKind, r: Recorder) -> None:
     x = kind.mixer
     if isinstance(x, GroupedAttention):
         wide: dict[str, Any] = {"element_bytes": r.wide, "only_with": OPS, **r.heads}
@@ -73,14 +78,14 @@ def _mixer(kind: LayerKind, r: Recorder, eager: bool) -> None:
         r.add("value product", "mixer", act.queries_keys_values, heads=0, kv_heads=x.kv_heads, qk_dim=0, v_dim=x.head_dim, **wide)
         r.add("queries, keys, values", "mixer", act.queries_keys_values, OPS, heads=x.heads, kv_heads=x.kv_heads,
               qk_dim=x.head_dim, v_dim=x.head_dim, ulysses=r.shard.ulysses, element_bytes=r.wide, **r.heads)  # fmt: skip
-        _attention(r, x.heads, x.head_dim, eager)
+        _attention(r, x.heads, x.head_dim)
     elif isinstance(x, LatentAttention):
         latents = (x.q_rank or 0) + x.kv_rank + x.rope_dim
         r.add("latents", "mixer", act.token_tensors, width=latents, element_bytes=r.wide, **r.rows)
         r.add("queries, keys, values", "mixer", act.queries_keys_values, OPS, heads=x.heads, kv_heads=x.kv_heads,
               qk_dim=x.nope_dim + x.rope_dim, v_dim=x.v_dim, element_bytes=r.wide, **r.heads)  # fmt: skip
         r.add("output product", "mixer", act.token_tensors, only_with=OPS, width=r.model.hidden, element_bytes=r.wide, **r.rows)
-        _attention(r, x.heads, x.v_dim, eager)
+        _attention(r, x.heads, x.v_dim)
     elif isinstance(x, Mamba2):
         r.add(
             "mamba",
@@ -100,23 +105,15 @@ def _mixer(kind: LayerKind, r: Recorder, eager: bool) -> None:
               key_dim=x.key_dim, **r.heads)  # fmt: skip
 
 
-def _attention(r: Recorder, heads: int, v_dim: int, eager: bool) -> None:
-    r.add("attention output", "mixer", act.attention_output, heads=heads, v_dim=v_dim, element_bytes=r.wide, **r.heads)
-    if eager:  # the output projection's input is a contiguous copy of the transposed output
-        r.add(
-            "attention output, transposed",
-            "mixer",
-            act.attention_output,
-            OPS,
-            feeds="out",
-            heads=heads,
-            v_dim=v_dim,
-            element_bytes=r.wide,
-            **r.heads,
-        )
+def _attention(r: Recorder, heads: int, v_dim: int) -> None:
+    """Fused attention writes its output token by token, so what the output projection reads is that tensor; scores in memory need it
+    for the projection alone."""
+    output: dict[str, Any] = {"heads": heads, "v_dim": v_dim, "element_bytes": r.wide, **r.heads}
     if r.workload.flash_attention:
+        r.add("attention output", "mixer", act.attention_output, **output)
         r.add("softmax statistics", "mixer", act.log_sum_exp, heads=heads, **r.heads)
     else:
+        r.add("attention output", "mixer", act.attention_output, OPS, feeds="out", **output)
         r.add("attention scores", "mixer", act.unfused_scores, "core_attention", OPS, keys=r.workload.seq_len, heads=heads,
               dropout=float(r.workload.dropout > 0), element_bytes=r.wide, **r.heads)  # fmt: skip
 

@@ -15,7 +15,7 @@ from parlay.estimate.adapters import linear
 from parlay.estimate.counts import compressed_entries
 from parlay.estimate.memory_weights import elements_of
 from parlay.estimate.pricer import ELEMENT, Operator, Pricer
-from parlay.estimate.traits import PARTED_ROPE, PARTED_ROPE_OPERATIONS
+from parlay.estimate.traits import PARTED_ROPE, PARTED_ROPE_OPERATIONS, PARTED_ROPE_TABLES
 from parlay.layouts.vocabulary import CP_KINDS
 from parlay.models.spec import (
     DenseMlp,
@@ -194,11 +194,12 @@ def _norm_factor(p: Pricer) -> float:
     return p.traits.norm if p.model.norm == "rmsnorm" else 1.0
 
 
-def _rotary(p: Pricer, a: GroupedAttention, elements: Array) -> Operator:
+def _rotary(p: Pricer, a: GroupedAttention, tokens: Array, heads: Array) -> Operator:
+    elements = tokens * heads * a.head_dim
     if a.rope_scaled and p.traits.parted_rope:
-        forward, backward = PARTED_ROPE
-        moved = forward * 2 * ELEMENT * elements
-        return p.stream("rotary", moved, "rope", backward=backward / forward, launches=PLAIN_OPERATOR * PARTED_ROPE_OPERATIONS)
+        moved, back = (each * elements for each in PARTED_ROPE)
+        moved = moved + PARTED_ROPE_TABLES * tokens / p.shard.micro_batch * a.head_dim
+        return p.stream("rotary", moved, "rope", backward=back / moved, launches=PLAIN_OPERATOR * PARTED_ROPE_OPERATIONS)
     return p.stream("rotary", p.traits.rope * 2 * ELEMENT * elements, "rope", backward=1.0)
 
 
@@ -214,7 +215,7 @@ def _grouped_attention(p: Pricer, a: GroupedAttention) -> list[Operator]:
     if a.qk_norm != "none":
         found.append(p.stream("q/k norm", 2 * ELEMENT * n * (heads + kv) * d, "norm"))
     if a.rope:
-        found.append(_rotary(p, a, n * (heads + kv) * d))
+        found.append(_rotary(p, a, n, heads + kv))
     found += _core(p, heads, kv, d, d, a.window, a.chunked)
     found += p.casts("attention output", n * heads * d, gradient=s.local_tokens * h)
     found += linear(p, "output projection", "attention projections", n, h, heads * d, at="out")

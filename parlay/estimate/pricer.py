@@ -163,7 +163,7 @@ class Pricer:
         kind: Stream,
         modules: tuple[str, ...] = (),
         *,
-        backward: float = 1.5,
+        backward: ArrayLike = 1.5,
         group: str = "norms and elementwise",
         launches: float = 1.0,
         waits: float = 0.0,

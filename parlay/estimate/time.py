@@ -457,9 +457,11 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
     source, blocking = sent.source, None
     if p.traits.sends is not None:
-        alone = part / p.traits.sends
-        blocking = alone, np.maximum(alone, p.rates.collective("send_recv", part, Group(np.array(2.0), np.array(1.0))).seconds)
-        exposed, source = _blocking_sends(p, layouts, stages, *blocking), "profile"
+        alone, wire = part / p.traits.sends, p.rates.collective("send_recv", part, Group(np.array(2.0), np.array(1.0)))
+        blocking = alone, np.maximum(alone, wire.seconds)
+        exposed = _blocking_sends(p, layouts, stages, *blocking)
+        leaves = np.any(_blocking_sends(p, layouts, stages, 0.0 * alone, blocking[1] - alone) > 0)
+        source = wire.source if leaves else "profile"  # the network's, where it is what some send waits for
     times = 1.0 * (on & overlapped)[:, None] * np.ones_like(forward)
     pairs = (
         Pair("pipeline sends beside the forward", v * each * np.ones_like(forward), forward, times),

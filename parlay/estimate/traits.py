@@ -27,8 +27,10 @@ EAGER_ROPE = 5.0
 # Rotary that Megatron does not hand to Transformer Engine because cos and sin carry a factor (rope_utils.py, apply_rotary_pos_emb:
 # mscale != 1): product with cos (2+2), half negated (1+1), halves swapped (2+2), product with sin (2+2), sum (4+2), copied (2+2):
 # 24 of 4. Backward: two products (4+4), negated (2), halves back (4), sum (6), zeros for the empty rest and their sum (2+6): 28 of 4.
-# Each of q and k takes 14 operations forward, the two tables and slices with them.
-PARTED_ROPE = (6.0, 7.0)
+# Each of q and k makes its two tables of a position and channel anew: cosine (4+4), factor (4+4), cast (4+2), 88 in all, and takes 14
+# operations forward with them and the slices. A packed sequence goes to the fused kernel, factor or none.
+PARTED_ROPE = (24.0, 28.0)
+PARTED_ROPE_TABLES = 88.0
 PARTED_ROPE_OPERATIONS = 28.0
 # silu (2+2) and product (4+2): 10 of 6.
 EAGER_ACTIVATION = 1.67
@@ -84,7 +86,8 @@ AWARE_TENSOR = 0.5
 # Bytes/s of one rank's pipeline send under nanotron, where its link is not slower. Its engine moves one tensor at a time: two
 # messages of sizes, which the host waits for, then the tensor in an unbatched send; a stage receives an activation before it sends a
 # gradient (parallel/pipeline_parallel/p2p.py and state.py). Its pipelines on 8 H100 leave time in proportion to bytes: 5 to 8 GB/s a
-# rank inside a node (5 runs). Those on 16 leave 1 to 2.7 across nodes (7 runs; 3 more 0.4 to 0.7), which is one flow of TCP.
+# rank inside a node (5 runs). Those on 16 leave 0.3 to 2.2 across nodes (9 runs), whose network carries 1.5 a rank at best; that its
+# engine would reach as much over a faster network as inside a node is assumed.
 SENDS = {"nanotron": 5.5e9}
 # Frameworks that add a weight's gradient into a main gradient of its own behind the backward of every micro-batch: Megatron's hook
 # where the product has not added it already, which no look-up of a table does (core/distributed/distributed_data_parallel.py,
@@ -176,7 +179,7 @@ def traits_of(workload: Workload, device: Device) -> Traits:
         fused_experts=_fused_experts(workload, device),
         norm=EAGER_NORM if eager and not settings.fused_rmsnorm else 1.0,
         rope=EAGER_ROPE if eager else 1.0,
-        parted_rope=workload.framework == "megatron-core",
+        parted_rope=workload.framework == "megatron-core" and workload.document_len is None,
         activation=EAGER_ACTIVATION if eager else 1.0,
         cross_entropy=EAGER_CROSS_ENTROPY
         if workload.cross_entropy == "unfused" and workload.framework not in FUSED_LAYERS

@@ -86,11 +86,10 @@ FABRIC_SHARE: Mapping[str, float] = {
     "ethernet": 0.80,
     "tcp": 0.95,
 }
-# NCCL's sockets: the threads of one communicator move 4.7 of 12.5 GB/s between two p3dn (nccl issue 398) and 4.5-5.2 elsewhere
-# (issue 450), however wide the port; one flow between a pair gets 10 Gbit/s in a placement group (Amazon EC2 user guide, instance
-# network bandwidth).
+# NCCL's TCP sockets over 100 Gbit/s: one communicator moves 4.7 GB/s between two p3dn with a GPU each (nccl issue 398), 4-6 at best on
+# another network (issue 450, which falls to 1.1-1.5 beyond 32 MB). nanotron's gradients on 16 GPUs take what 4.7 says, and four
+# communicators of one node at once what the port can carry.
 TCP_RING_BYTES_PER_S = 4.7e9
-TCP_FLOW_BYTES_PER_S = 1.25e9
 FABRIC_ALL_TO_ALL = 0.86
 FABRIC_RING_HOP_S = 4e-6  # NCCL net_ring_ll128
 # The hops of the same ring that stay inside a domain: NCCL's ring_ll128 over NVLink and over PCIe.
@@ -208,7 +207,6 @@ def default_network(cluster: Cluster) -> Network:
         base_s=FABRIC_BASE_S,
         exponent=FABRIC_EXPONENT,
         ring_limit=TCP_RING_BYTES_PER_S if nic.kind == "tcp" else math.inf,
-        pair_limit=TCP_FLOW_BYTES_PER_S if nic.kind == "tcp" else math.inf,
     )
     return Network(domain, domain, fabric)
 

@@ -84,7 +84,6 @@ class Fabric:
     base_s: float
     exponent: float
     ring_limit: float = math.inf  # bytes/s that one communicator moves out of a domain, however many NICs it has
-    pair_limit: float = math.inf  # and one message
 
     def latency(self, op: Collective, group: Group) -> Array:
         """Return the seconds that a collective of no bytes takes across domains: rings for gather and scatter, trees for the rest.
@@ -107,9 +106,9 @@ class Fabric:
         n, local, S = real(group.size), np.maximum(real(group.local), 1.0), real(nbytes)
         w = self.bytes_per_s * self.shares[op]
         if op == "all_to_all":
-            bytes_s = S * np.maximum(n - local, 0.0) / np.maximum(n, 1.0) / w
+            bytes_s = S * np.maximum(n - local, 0.0) / np.maximum(n, 1.0) / np.minimum(w, self.ring_limit / local)
         elif op == "send_recv":
-            bytes_s = S / min(w, self.pair_limit)
+            bytes_s = S / min(w, self.ring_limit)
         else:
             bytes_s = S * wire_factor(op, n) / np.minimum(local * w, self.ring_limit)
         return soft_maximum(self.latency(op, group), bytes_s, self.exponent)

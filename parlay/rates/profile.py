@@ -361,8 +361,9 @@ def either_way(m: Sequence[int], n: Sequence[int], logs: Array) -> Array:
     """Return a grid of residuals in which a product and its transposed one have their mean.
 
     They are the same work, of which one library's heuristics favour one way and the next version's the other; a training step runs all
-    layouts besides. Of 500 products that a training stack timed on B200, the median distance to the curve, less their common ratio,
-    is 6.5 % instead of 6.7 in the layout of the tables, and 4.8 and 7.2 % instead of 5.4 and 7.3 in the two of a backward pass.
+    layouts besides. The 395 products that a training stack timed on B200 (`points`) lie 5.9 % from the curve at the median, less their
+    common ratio, instead of 6.3 %. Only sizes that are rows and columns share: beyond a table's rows its transposed products are not
+    taken for granted (`further_rows`).
     """
     shared = [size for size in m if size in n]
     at = np.ix_([m.index(size) for size in shared], [n.index(size) for size in shared])

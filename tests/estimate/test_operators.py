@@ -239,8 +239,10 @@ def test_rotary_angles_with_a_factor_run_as_single_operations_under_megatron(sca
     shard = Shard.of(Layouts.grid(), workload, cluster)
     pricer = Pricer(rates, workload, shard, model, traits_of(workload, cluster.device))
     (rotary,) = [o for o in layer_operators(pricer, model.kinds["a"]) if o.name == "rotary"]
-    elements = SEQ * (64 + 8) * 128
-    assert (float(rotary.forward[0]), float(rotary.dgrad[0])) == pytest.approx([x * elements for x in moved])
+    elements, tables = SEQ * (64 + 8) * 128, 88 * SEQ * 128 * (moved[0] == 24)
+    assert (float(rotary.forward[0]), float(rotary.dgrad[0])) == pytest.approx(
+        [moved[0] * elements + tables, moved[1] * elements]
+    )
     assert float(np.max(rotary.launches)) == pytest.approx(2.8 if moved[0] == 24 else 1.0)
 
 

@@ -19,7 +19,7 @@ from parlay.layouts.workload import Workload
 from parlay.models.load import load_model
 from parlay.models.spec import DenseMlp, GroupedAttention, LayerKind, ModelSpec, Run
 from parlay.rates.choose import rates_for
-from parlay.rates.datasheet import HOST_ADAM_SHARE, TCP_FLOW_BYTES_PER_S
+from parlay.rates.datasheet import FABRIC_SHARE, HOST_ADAM_SHARE
 from parlay.rates.interface import Group
 
 CLUSTER = load_cluster("dgx-h100")
@@ -459,16 +459,17 @@ def test_an_estimate_repeats_what_the_arrays_say():
     ],
 )
 def test_nanotron_moves_one_tensor_at_a_time(layout, slow):
-    """An activation and a gradient over each border of a stage, at its engine's rate, or one TCP flow's where that leaves the node."""
+    """An activation and a gradient over each border of a stage, at its engine's rate, or TCP's where that leaves the node."""
     fast, tcp = (timed(EQUAL, layout, cluster=c, framework="nanotron", global_batch=48)[0] for c in (CLUSTER, TCP_CLUSTER))
     sent = 2 * 4096 * EQUAL.hidden / layout.get("tp", 1)
-    inside, flow = sent / SENDS["nanotron"], sent / TCP_FLOW_BYTES_PER_S
+    inside, port = sent / SENDS["nanotron"], sent / (TCP_CLUSTER.nic_bytes_per_s_per_gpu * FABRIC_SHARE["tcp"])
     across = rates_for(TCP_CLUSTER).collective("send_recv", sent, Group(np.array(2.0), np.array(1.0))).seconds
-    assert flow < across < 1.2 * flow
+    assert port < across < 1.2 * port
     for time, border in ((fast, inside), (tcp, across)):
         borders = [border if b in slow else inside for b in range(1, layout["pp"])]
         by_hand = [2 * sum(borders[max(s - 1, 0) : s + 1]) for s in range(layout["pp"])]
         assert time.by_pipe.sends[0] == pytest.approx(by_hand, rel=1e-12)
+        assert time.tree().find("step.exposed.pp").source == ("default" if slow and border == across else "profile")
 
 
 def test_a_last_stage_may_hold_the_head_alone():
