@@ -43,12 +43,13 @@ OF_END = (
     f" bucket, 1 where nothing overlaps; {OF_STAGE}"
 )
 OF_REDUCED = (
-    "value = rounds x (s + layers x (max(0, g + s - b) - max(0, g - b))): s, g and b a layer's reduce_s, gather_again_s and"
-    f" backward_s; reduce_s = seconds of all kinds / layers; {OF_STAGE}"
+    "value = rounds x (s + [1] max(0, s - b) + [n - 2] x (max(0, g + s - b) - max(0, g - b))): n layers, a bracket at least 0 and [1] 0 of"
+    f" one layer; s, g and b a layer's reduce_s, gather_again_s and backward_s; reduce_s = seconds of all kinds / layers; {OF_STAGE}"
 )
 OF_GATHERED = (
-    "value = rounds x (g + layers x (max(0, g - f) + max(0, a - b))) + o + layers x max(0, o - f): g, a, o, f and b a layer's gather_s,"
-    " gather_again_s, gather_once_s, forward_s and backward_s; gather_s or gather_once_s = seconds of all kinds / layers;"
+    "value = rounds x (g + [n - 1] x (max(0, g - f) + max(0, a - b)) + max(0, a - f)) + o + [n - 1] x max(0, o - f): n layers, a bracket at"
+    " least 0; g, a, o, f and b a layer's gather_s, gather_again_s, gather_once_s, forward_s and backward_s; gather_s or gather_once_s ="
+    " seconds of all kinds / layers;"
     f" {OF_STAGE}"
 )
 OF_COPIES = "rounds x bytes / bytes_per_s; bytes are the formula's of the parameters on the stage that shows most"
@@ -386,8 +387,9 @@ def _zero3(
 ) -> _Traffic:  # fmt: skip
     """ZeRO-3 and FSDP: each block's weights are gathered before its forward and backward, gradients scattered after.
 
-    One block is fetched while the one before it computes, so a block's exposed time is what its transfer exceeds its
-    compute by. Weights may stay gathered over a pipeline's step (`Settings.reshards`). Megatron's ZeRO-2 scatters gradients
+    One block is fetched while the one before it computes, so a block's exposed time is what its transfer exceeds that
+    compute by; nothing hides the first gathering and the last reduction. The forward of n blocks hides n - 1 gatherings and the first
+    of the backward; the backward's first block hides a gathering, its last one a reduction, each between them both. Weights may stay gathered over a pipeline's step (`Settings.reshards`). Megatron's ZeRO-2 scatters gradients
     so as well, and gathers weights once, beside the first forward.
     """
     layers = movers.layers[movers.row_of]
@@ -396,15 +398,14 @@ def _zero3(
     reshard = settings.reshards(layouts.pp)[:, None]
     m = micro_batches[:, None]
     f, b = forward / layers, backward / layers
-    exposed_f = np.maximum(0.0, gather - f)
     back_gather = np.where(reshard, gather, 0.0)
-    exposed_b = np.maximum(0.0, back_gather + scatter - b)
-    exposed_g_b = np.maximum(0.0, back_gather - b)
+    others, between = np.maximum(layers - 1.0, 0.0), np.maximum(layers - 2.0, 0.0)
+    left_f, again_f, left_b = np.maximum(0.0, gather - f), np.maximum(0.0, back_gather - f), np.maximum(0.0, back_gather - b)
+    both_b, reduced_b = np.maximum(0.0, back_gather + scatter - b), np.maximum(0.0, scatter - b)
     # The backward frees gathered weights and reduces in any case; only a pipeline holds both off until its last one.
     rounds = np.where((layouts.pp > 1)[:, None] & ~reshard, 1.0, m)
-    gathers = (layers * (exposed_f + exposed_g_b) + gather) * rounds  # + the first block, which nothing hides
-    gathers = gathers + layers * np.maximum(0.0, once - f) + once
-    reduces = (layers * (exposed_b - exposed_g_b) + scatter) * rounds  # + the last block
+    gathers = (gather + others * (left_f + left_b) + again_f) * rounds + once + others * np.maximum(0.0, once - f)
+    reduces = (scatter + np.minimum(others, 1.0) * reduced_b + between * (both_b - left_b)) * rounds
     beside = rates.beside()
     lost = layers * (lost_s(beside, gather, f) + lost_s(beside, back_gather + scatter, b)) * rounds
     exposed = np.where(stages.exists, gathers + reduces + lost, -1.0)

@@ -290,7 +290,7 @@ def _dense(p: Pricer, m: DenseMlp, tokens: Array, *, modules: tuple[str, ...] = 
         *linear(p, f"{prefix} up-projection", "mlp", tokens, branches * width, h, modules, at="up", parts=branches),
         p.stream(
             f"{prefix} activation",
-            p.traits.activation * ELEMENT * tokens * width * (branches + 1),
+            (p.traits.activation if m.gated else 1.0) * ELEMENT * tokens * width * (branches + 1),
             "activation",
             (*modules, "mlp_activation") if _alone(p, False) else modules,
         ),

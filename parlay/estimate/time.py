@@ -99,7 +99,7 @@ class Sends:
     hops: Array  # (pipes,) those of fill and drain where the others run beside compute
     source: str
     sent: Array  # bytes of one
-    each_way: Array  # seconds of one
+    each_way: Array  # (pipes, stages) seconds of one over the stage's slower border
     overlapped: NDArray[np.bool_]
     messages: tuple[Message, ...]
     pairs: tuple[Pair, ...]
@@ -256,7 +256,7 @@ class StepTime:
             "micro_batches": m,
             "exposed_s": value / m,
             "chunks": self.pipes.layouts.vpp[rows],
-            "one_way_s": s.each_way[rows],
+            "one_way_s": s.each_way[rows, self.slowest],
         }
         if s.blocking is not None:
             inputs = {"micro_batches": m, "exposed_s": value / m, "bytes": s.sent[rows]} | {
@@ -430,44 +430,68 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     overlap_p2p_comm off without virtual stages: training/arguments.py). Interleaved and bidirectional schedules
     transfer beside the next chunk's compute, once a chunk, so what shows is what a chunk is too short to hide, and the
     hops of the fill and the drain.
+
+    Where several stages share a scale-up domain some borders leave it and others do not. A stage takes its slower one; of stages
+    between the ends one stands for all of its content, so it has one that leaves if any does.
     """
     shard, row_of = p.shard, p.shard.row_of
     # Without sequence parallelism each tensor-parallel rank still sends only its part, and the receivers gather the parts
     # over the scale-up link (Megatron's scatter-gather optimisation, arXiv:2104.04473, section 4.1).
     whole = ELEMENT * (shard.tokens * p.model.hidden)[row_of]
-    part, pair = whole / shard.tp[row_of], Group.of(2.0, axis_strides(layouts)["pp"], shard.domain)
-    sent = p.rates.collective("send_recv", part, pair)
-    each_way = sent.seconds
-    messages = [Message("send to the next stage", "send_recv", part, pair, np.ones_like(part), 0.0)]
+    part = whole / shard.tp[row_of]
+    borders, leaving = _borders(layouts, shard.domain)
+    places = [Group(np.full_like(part, 2.0), np.full_like(part, local)) for local in (2.0, 1.0)]
+    inside, across = (p.rates.collective("send_recv", part, place) for place in places)
+    ends = (stages.index == 0) | (stages.index == layouts.pp[:, None] - 1)
+    slow = np.where(ends & (layouts.vpp == 1)[:, None], _end_leaves(layouts, stages, shard.domain), (leaving > 0)[:, None])
+    each_way = np.where(slow, across.seconds[:, None], inside.seconds[:, None])
+    per_hop = np.divide((borders - leaving) * inside.seconds + leaving * across.seconds, np.maximum(borders, 1.0))
+    messages = [
+        Message("send to the next stage in the domain", "send_recv", part, places[0], 1.0 * (leaving < borders), 0.0),
+        Message("send to the next stage in another domain", "send_recv", part, places[1], 1.0 * (leaving > 0), 0.0),
+    ]
     apart = ~shard.sp[row_of] & (shard.tp[row_of] > 1)
     if apart.any():
         parts = shard.tp_group
         gathered = p.rates.collective("all_gather", whole, Group(parts.size[row_of], parts.local[row_of]))
-        each_way = each_way + np.where(apart, gathered.seconds, 0.0)
+        each_way = each_way + np.where(apart, gathered.seconds, 0.0)[:, None]
+        per_hop = per_hop + np.where(apart, gathered.seconds, 0.0)
         whole_group = Group(parts.size[row_of], parts.local[row_of])
         messages.append(Message("all-gather of its parts", "all_gather", whole, whole_group, 1.0 * apart, 0.0))
     on = layouts.pp > 1
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
-    v, each = layouts.vpp[:, None], each_way[:, None]
+    v, each = layouts.vpp[:, None], each_way
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
     lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
-    hops = np.where(on & overlapped, 2.0 * (layouts.pp - 1) * each_way, 0.0)
-    source, blocking = sent.source, None
+    hops = np.where(on & overlapped, 2.0 * borders * per_hop, 0.0)
+    source, blocking = (across if np.any(leaving > 0) else inside).source, None
     if p.traits.sends is not None:
-        alone, wire = part / p.traits.sends, p.rates.collective("send_recv", part, Group(np.array(2.0), np.array(1.0)))
-        blocking = alone, np.maximum(alone, wire.seconds)
+        alone = part / p.traits.sends
+        blocking = alone, np.maximum(alone, across.seconds)
         exposed = _blocking_sends(p, layouts, stages, *blocking)
-        leaves = np.any(_blocking_sends(p, layouts, stages, 0.0 * alone, blocking[1] - alone) > 0)
-        source = wire.source if leaves else "profile"  # the network's, where it is what some send waits for
+        waits = np.any((blocking[1] > alone) & (leaving > 0))
+        source = across.source if waits else "profile"  # the network's, where it is what some send waits for
     times = 1.0 * (on & overlapped)[:, None] * np.ones_like(forward)
     pairs = (
         Pair("pipeline sends beside the forward", v * each * np.ones_like(forward), forward, times),
         Pair("pipeline sends beside the backward", v * each * np.ones_like(forward), backward, times),
     )
     return Sends(exposed + lost, lost, hops, source, part, each_way, overlapped, tuple(messages), pairs, blocking)
+
+
+def _borders(layouts: Layouts, domain: float) -> tuple[Array, Array]:
+    """Return the borders between a layout's stages, and how many of them leave the scale-up domain: (pipes,) each."""
+    apart, borders = axis_strides(layouts)["pp"], layouts.pp - 1.0
+    return borders, np.asarray(np.where(apart >= domain, borders, np.floor(borders * apart / domain)))
+
+
+def _end_leaves(layouts: Layouts, stages: Stages, domain: float) -> NDArray[np.bool_]:
+    """Return whether the one border of a first or last stage leaves the domain."""
+    apart, near = axis_strides(layouts)["pp"][:, None], np.where(stages.index == 0, 0, stages.index - 1)
+    return np.asarray(np.floor(near * apart / domain) != np.floor((near + 1) * apart / domain))
 
 
 def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, inside: Array, across: Array) -> Array:

@@ -117,7 +117,7 @@ class Traits:
     norm: float = 1.0  # of RMSNorm; LayerNorm is one kernel everywhere
     rope: float = 1.0
     parted_rope: bool = False  # rotary angles with a factor run as single operations
-    activation: float = 1.0
+    activation: float = 1.0  # of a gated one; a lone GELU or ReLU is one kernel everywhere
     cross_entropy: float = 1.0
     attention_forward: float = 1.0
     attention_backward: float = 1.0
@@ -165,10 +165,10 @@ def traits_of(workload: Workload, device: Device) -> Traits:
     forward = (FLASH2_FORWARD if newer else 1.0) if kernel != "tuned" else 1.0
     backward = (FLASH2_BACKWARD if newer else 1.0) if kernel != "tuned" else 1.0
     older = FLASH1 if kernel == "flash1" else 1.0
-    # torchtitan's own layers, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
+    # torchtitan's own layers, Hugging Face's, and whatever a workload says is not compiled, run one PyTorch operation a kernel.
     settings = resolve(workload, device)
     adds = (settings.wire_bytes + 2 * settings.gradient_bytes) * (workload.framework in ADDING)  # both are read, one is written
-    eager = workload.compiled is False or (workload.framework == "torchtitan" and not workload.compiled and _after_2024(workload))
+    eager = workload.compiled is False or (settings.kernels == "eager" and not workload.compiled)
     return Traits(
         host_operator_s=HOST_OPERATOR_S[workload.framework] * _host_factor(device),
         step_operators=STEP_OPERATORS.get(workload.framework),
@@ -245,8 +245,3 @@ def _early_stop(workload: Workload) -> bool:
     date = workload.framework_date
     dated = date is not None and EARLY_STOP_SINCE <= date < EARLY_STOP_UNTIL
     return workload.framework == "torchtitan" and (bool(workload.compiled) or dated)
-
-
-def _after_2024(workload: Workload) -> bool:
-    # torchtitan's own models: RMSNorm and rotary from single PyTorch operations. FSDP1 stacks of 2023 had fused LayerNorm.
-    return workload.framework_date is None or workload.framework_date >= "2024-01-01"

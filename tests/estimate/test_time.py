@@ -472,6 +472,49 @@ def test_nanotron_moves_one_tensor_at_a_time(layout, slow):
         assert time.tree().find("step.exposed.pp").source == ("default" if slow and border == across else "profile")
 
 
+@pytest.mark.parametrize(
+    ("layout", "leaves"),
+    [
+        ({"pp": 4, "dp": 2}, [False] * 4),  # eight GPUs
+        ({"pp": 4, "dp": 4}, [False, True, True, False]),  # the border in the middle leaves the node
+        ({"tp": 4, "pp": 4}, [False, True, True, False]),
+        ({"pp": 2, "dp": 8}, [True, True]),
+        ({"tp": 2, "pp": 8, "dp": 2}, [False, *[True] * 6, False]),  # stages between the ends take what any of them takes
+        ({"pp": 4, "dp": 4, "vpp": 2}, [True] * 4),  # the last stage sends to the first as well
+    ],
+)
+def test_a_border_between_stages_may_leave_the_node(layout, leaves):
+    """One transfer each way and micro-batch over the slower border of a stage, here plain and on TCP."""
+    given = {"seq_len": 4096, "global_batch": 64, "overlap_p2p": False}
+    (time,) = timed(EQUAL, layout, cluster=TCP_CLUSTER, **given)
+    sent, chunks = 2 * 4096 * EQUAL.hidden / layout.get("tp", 1), layout.get("vpp", 1)
+    inside, across = (
+        float(rates_for(TCP_CLUSTER).collective("send_recv", sent, Group(np.array(2.0), np.array(local))).seconds)
+        for local in (2.0, 1.0)
+    )
+    assert time.by_pipe.sends[0] == pytest.approx([2 * chunks * (across if x else inside) for x in leaves], rel=1e-12)
+    searched = price(EQUAL, TCP_CLUSTER, Workload(**given), Layouts.of(Layout(**layout)), rates_for(TCP_CLUSTER)).time
+    assert searched.step[0] == pytest.approx(time.step[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4, 32])
+def test_fsdp_shows_no_more_traffic_than_there_is(layers):
+    """Over TCP one block's traffic takes far longer than its compute: what shows is all of it less the compute beside it."""
+    model = LLAMA_8B.model_copy(update={"layers": (LLAMA_8B.layers[0].model_copy(update={"count": layers}),)})
+    work = Workload(seq_len=4096, global_batch=32, framework="torchtitan")
+    (step,) = (
+        price(model, TCP_CLUSTER, work, Layouts.of(Layout(dp=16, zero=3)), rates_for(TCP_CLUSTER), every=True).time.tree() for _ in (0,)
+    )
+    gather, reduce = (step.find(f"step.exposed.dp_{name}") for name in ("gather", "reduce"))
+    x = {k: np.ravel(v)[0] for k, v in gather.inputs.items()} | {"reduce_s": np.ravel(reduce.inputs["reduce_s"])[0]}
+    assert x["gather_s"] > x["backward_s"]
+    all_s = x["rounds"] * layers * (2 * x["gather_s"] + x["reduce_s"])
+    hidden_s = x["rounds"] * layers * (x["forward_s"] + x["backward_s"])
+    if layers == 1:  # its backward has nothing beside it, its forward its own second gathering
+        hidden_s = x["rounds"] * x["forward_s"]
+    assert gather.value[0] + reduce.value[0] == pytest.approx(all_s - hidden_s, rel=1e-9)
+
+
 def test_a_last_stage_may_hold_the_head_alone():
     rows = [{"pp": 4, "dp": 2, "first_layers": 11, "last_layers": 0}, {"pp": 4, "dp": 2, "first_layers": 11}]
     alone, shared = timed(EQUAL, *rows, global_batch=64)
