@@ -49,7 +49,7 @@ OF_TRANSFERS = (
 OF_HIDDEN = f"value = micro_batches x hidden_s, sums over the blocks of the slowest stage; {OF_RATE}"
 OF_OPERATORS = (
     "value = micro_batches x (forward_s + backward_s), sums over the blocks of the slowest stage; an operator's seconds are a smooth maximum of"
-    " its FLOP and its bytes at the rates that `parlay rates` names, or a measured table's"
+    " its FLOP and its bytes at the device's rates, or a measured table's"
 )
 OF_GAPS = "micro_batches x (forward_s + backward_s), what the host takes for launches of a block beyond the time of its kernels"
 OF_PAIRS = (
@@ -462,7 +462,7 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
-    v, each = layouts.vpp[:, None], each_way
+    v, each = np.asarray(layouts.vpp[:, None], dtype=np.float64), np.asarray(each_way, dtype=np.float64)
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
     lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
@@ -484,8 +484,8 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
 
 def _borders(layouts: Layouts, domain: float) -> tuple[Array, Array]:
     """Return the borders between a layout's stages, and how many of them leave the scale-up domain: (pipes,) each."""
-    apart, borders = axis_strides(layouts)["pp"], layouts.pp - 1.0
-    return borders, np.asarray(np.where(apart >= domain, borders, np.floor(borders * apart / domain)))
+    apart, borders = axis_strides(layouts)["pp"], np.asarray(layouts.pp - 1.0, dtype=np.float64)
+    return borders, np.asarray(np.where(apart >= domain, borders, np.floor(borders * apart / domain)), dtype=np.float64)
 
 
 def _end_leaves(layouts: Layouts, stages: Stages, domain: float) -> NDArray[np.bool_]:

@@ -94,7 +94,16 @@ class Workload(Spec):
     @field_validator("framework_date", mode="before")
     @classmethod
     def _date(cls, given: object) -> object:
-        return given.isoformat() if isinstance(given, date) else given  # TOML has dates of its own
+        if isinstance(given, date):  # TOML has dates of its own
+            return given.isoformat()
+        if not isinstance(given, str) and (not isinstance(given, int) or isinstance(given, bool)):
+            return given
+        try:
+            return date.fromisoformat(
+                str(given)
+            ).isoformat()  # eras compare one spelling, whether 20250630 or 2025-W27-1 was written
+        except ValueError:
+            raise ValueError(f"'{str(given)[:40]}' is not a date; write it like 2025-11-30") from None
 
     @property
     def dispatcher(self) -> Dispatcher:

@@ -92,5 +92,7 @@ def expected_lines(e: Estimate, page: Page) -> list[str]:
     if not x.hosted_alike:
         on_host = e.layout.offload_optimizer or e.layout.offload_activations
         alike = f"{alike}; {'none' if on_host else 'all'} of them put anything on the host, so it may be further off"
+    if e.cluster.nic_link.kind == "tcp" and e.gpus > e.cluster.scale_up_gpus.value:
+        alike = f"{alike}; of all measured runs nanotron's alone sent over TCP, so it may be further off"
     told = f"expect {low} to {high} s a step, from the {x.runs} nearest measured runs: 8 in 10 lie in such a range"
     return wrap(f"{told}; {alike}", page, hang="  ")

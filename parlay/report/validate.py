@@ -53,7 +53,7 @@ def validation_lines(v: Validation, page: Page, *, worst: int) -> list[str]:
         out += ["", *_naive(v, page)]
     if figures:
         out += ["", *error_table("memory by source and meaning", tables.memory_errors(v), page)]
-    out += _held(v, page)
+    out += _held(v, page, min(worst, MOST_OVER))
     out += _rankings(v, page)
     if worst and runs:
         out += ["", *_worst(tables.worst(v, worst), page)]
@@ -87,12 +87,18 @@ def held_rows(v: Validation) -> list[list[str]]:
     return [*rows, *([h.source, f"{h.runs:,}", f"{h.fit:,}", percent(h.fullest)] for h in short)]
 
 
+MOST_OVER = 5  # runs that trained and are predicted not to fit, by name
 HELD = ("runs that trained, so fitted", "runs", "predicted to fit", "fullest % of limit")
 
 
-def _held(v: Validation, page: Page) -> list[str]:
+def _held(v: Validation, page: Page, most: int) -> list[str]:
     rows = held_rows(v)
-    return ["", *render((Column(HELD[0], right=False), *(Column(name) for name in HELD[1:])), rows, page)] if rows else []
+    if not rows:
+        return []
+    lines = ["", *render((Column(HELD[0], right=False), *(Column(name) for name in HELD[1:])), rows, page)]
+    over = sorted((p for p in tables.trained(v) if p.fullness > 1.0), key=lambda p: -p.fullness)[:most]
+    named = ", ".join(f"{p.run.id} {percent(p.fullness)} %" for p in over)
+    return [*lines, *wrap(f"fullest: {named}", page)] if over else lines
 
 
 WORTH_SHOWING = 0.01  # rankings whose regret is more than this are listed one by one

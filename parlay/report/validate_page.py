@@ -44,8 +44,8 @@ more than 5 % the step is compared, and the row's assumptions say so.
 
 
 HELD_TEXT = """A run whose speed was measured fitted on its devices, so its layout must be predicted to fit. Listed are all runs together, and the
-sources with runs that are not; a device gives its memory less what its driver keeps. vTrain's one-node rows were simulated, by a program
-that knows no memory."""
+sources with runs that are not; a device gives its memory less what its driver keeps. vTrain's one-node rows are left out: a program that
+knows no memory simulated them."""
 
 
 def validation_page(v: Validation) -> str:

@@ -87,7 +87,8 @@ def map_run(run: Run) -> Case | Unmapped:
     except _Refused as refused:
         return Unmapped(run, str(refused))
     except ParlayError as error:
-        return Unmapped(run, error.message)
+        named = (error.where or "").removeprefix(run.id).strip(": ")  # the setting, where a specification refuses one
+        return Unmapped(run, f"{named} {error.message}".strip())
     except ODD as error:  # one odd row must not lose the others
         return Unmapped(run, f"a cell of this row cannot be understood ({type(error).__name__}: {str(error)[:80]})")
 

@@ -29,6 +29,7 @@ PACKAGED_SETTINGS = DATA / "run-settings.csv"
 MOST_BYTES = 64 << 20  # of a file of runs
 MOST_ROWS = 200_000
 MOST = 1 << 40  # of a count
+LONGEST_NAME = 32  # characters of a source that is a name, not a citation
 
 PUBLISHED = (
     "id", "framework", "model", "hardware", "num_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp", "dp",
@@ -179,6 +180,7 @@ class Cells:
         """Return a cell as a number above 0, None if it is none: a figure that nothing else rests on ("OOM" as memory)."""
         before = len(self.problems)
         value = self.real(name)
+        self.readings += [f"{problem}: left out" for problem in self.problems[before:]]
         del self.problems[before:]
         return value
 
@@ -331,7 +333,7 @@ def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
     columns = {k: v.strip() for k, v in row.items()}
     columns |= {f"settings.{k}": v.strip() for k, v in settings.items() if k != "id"}
     return Run(
-        id=cells.text("id"), source=group_of(cells.text("id")), format="published", citation=cells.text("source"),
+        id=cells.text("id"), source=source_of(cells.text("id"), cells.text("source")), format="published", citation=cells.text("source"),
         framework=cells.text("framework"), version=cells.text("framework_version"), model=cells.text("model"),
         arch=MappingProxyType(arch), hardware=cells.text("hardware"), precision=cells.text("precision"), tier=cells.text("tier"),
         gpus=cells.whole("num_gpus"), seq_len=cells.whole("seq_len"), micro_batch=cells.whole("micro_batch"),
@@ -353,6 +355,18 @@ def group_of(run_id: str) -> str:
     ('bridge-2608', 'alone')
     """
     return re.sub(r"-\d+$", "", run_id)
+
+
+def source_of(run_id: str, column: str) -> str:
+    """Return what a run is grouped by: the table that its id numbers it in, else what its file calls its source, if that is a name.
+
+    Examples
+    --------
+    >>> source_of("bridge-2608-006", "NVIDIA-NeMo/Megatron-Bridge docs"), source_of("run1", "our cluster"), source_of("run1", "")
+    ('bridge-2608', 'our cluster', 'run1')
+    """
+    table = group_of(run_id)
+    return column if table == run_id and 0 < len(column) <= LONGEST_NAME else table
 
 
 def _published_memory(cells: Cells) -> tuple[Memory, ...]:

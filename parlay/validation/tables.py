@@ -13,6 +13,7 @@ from parlay.validation.predict import MemoryPrediction, Prediction, Validation
 from parlay.validation.runs import Run
 from parlay.validation.statistics import Errors, errors_of, naive_seconds, regret, spearman
 
+SIMULATED = "vtrain-single-node"  # parlay/validation/data/SOURCES.md
 LEAST_RANKED = 3  # layouts of one model and batch that make a ranking
 
 
@@ -139,10 +140,15 @@ def memory_rows(validation: Validation) -> list[tuple[Prediction, MemoryPredicti
     return [(p, m) for p in validation.predictions for m in p.memory]
 
 
+def trained(validation: Validation) -> list[Prediction]:
+    """Return the runs that must have fitted: all with a measured speed but vTrain's one-node rows, which a program without memory made."""
+    return [p for p in timed(validation) if p.run.source != SIMULATED]
+
+
 def held(validation: Validation) -> list[Held]:
     """Return by source whether the runs whose speed was measured, which therefore fitted, are predicted to fit."""
     groups: dict[str, list[float]] = {}
-    for p in timed(validation):
+    for p in trained(validation):
         groups.setdefault(p.run.source, []).append(p.fullness)
     return [
         Held(source, len(full), sum(x <= 1.0 for x in full), statistics.median(full), max(full))

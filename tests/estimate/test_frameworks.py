@@ -1,8 +1,12 @@
 """Defaults of each framework, by date, and what is said about them."""
 
+import re
+from datetime import date
+from pathlib import Path
+
 import pytest
 
-from parlay.errors import UsageError
+from parlay.estimate import frameworks, loss, traits
 from parlay.estimate.frameworks import resolve
 from parlay.estimate.loss import COMPILED, DELETED, EAGER, FUSED, TE_IN_PLACE, VOCAB_PARALLEL
 from parlay.formulas.optimizer_step import step_traffic_bytes
@@ -153,9 +157,14 @@ def test_sharded_gradients_follow_megatron_fsdp():
 
 
 def test_a_wrong_date_says_how_to_write_one():
-    with pytest.raises(UsageError, match="'soon' is not a date") as caught:
+    with pytest.raises(ValueError, match="'soon' is not a date; write it like 2025-11-30"):
         settings(framework_date="soon")
-    assert caught.value.hint == "write it like 2025-11-30"
+
+
+@pytest.mark.parametrize("given", ["2025-06-30", "20250630", 20250630, "2025-W27-1", date(2025, 6, 30)])
+def test_a_date_has_one_spelling(given):
+    """Memory and time ask for its era in two ways."""
+    assert Workload(framework_date=given).framework_date == "2025-06-30"
 
 
 def test_fp16_gradients_accumulate_as_they_are():
@@ -164,3 +173,15 @@ def test_fp16_gradients_accumulate_as_they_are():
     assert settings(precision="fp16", gradient_dtype="fp32").gradient_bytes == 4
     assert settings().gradient_bytes == 4
     assert any("fp16 (megatron-core's default)" in said for said in settings(precision="fp16").assumptions)
+
+
+def test_guide_lists_every_date() -> None:
+    """Each day on which a default changes stands in the guide to framework configurations, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "framework-configs.md").read_text(encoding="utf-8")
+    section = page.partition("## What `framework_date` changes")[2].partition("| framework |")[2]
+    known: set[str] = set()
+    for module in (frameworks, traits, loss):
+        for name, value in vars(module).items():
+            if name.endswith(("_SINCE", "_UNTIL")):
+                known |= set(value.values()) if isinstance(value, dict) else {str(value)}
+    assert set(re.findall(r"20\d\d-\d\d-\d\d", section)) == known

@@ -503,7 +503,8 @@ def test_fsdp_shows_no_more_traffic_than_there_is(layers):
     model = LLAMA_8B.model_copy(update={"layers": (LLAMA_8B.layers[0].model_copy(update={"count": layers}),)})
     work = Workload(seq_len=4096, global_batch=32, framework="torchtitan")
     (step,) = (
-        price(model, TCP_CLUSTER, work, Layouts.of(Layout(dp=16, zero=3)), rates_for(TCP_CLUSTER), every=True).time.tree() for _ in (0,)
+        price(model, TCP_CLUSTER, work, Layouts.of(Layout(dp=16, zero=3)), rates_for(TCP_CLUSTER), every=True).time.tree()
+        for _ in (0,)
     )
     gather, reduce = (step.find(f"step.exposed.dp_{name}") for name in ("gather", "reduce"))
     x = {k: np.ravel(v)[0] for k, v in gather.inputs.items()} | {"reduce_s": np.ravel(reduce.inputs["reduce_s"])[0]}

@@ -127,6 +127,8 @@ def test_gpt_oss_has_biases_sinks_and_its_own_head_width():
         ({"rope_type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}, False),  # they cancel
         ({"rope_type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.5}, True),
         ({"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.0}, False),
+        ({"rope_type": "yarn", "factor": 1.0}, False),
+        ({"full_attention": {"rope_type": "yarn", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}, True),
         ({"rope_type": "llama3", "factor": 8.0}, False),
         ("yarn", False),  # no table: never read before, and no reason to refuse a file now
         (None, False),
@@ -135,6 +137,22 @@ def test_gpt_oss_has_biases_sinks_and_its_own_head_width():
 def test_yarn_scales_cos_and_sin(scaling, scaled):
     spec = read(rope_scaling=scaling)
     assert only(spec).mixer.rope_scaled is scaled
+
+
+def test_yarn_leaves_windows_alone_where_a_file_or_olmo_3_says_so():
+    tables = {"full_attention": {"rope_type": "yarn", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}
+    config = json.loads((FILES / "gpt-oss-20b.json").read_text())
+    config["rope_parameters"] = tables
+    del config["rope_scaling"]
+    olmo = LLAMA | {
+        "model_type": "olmo3",
+        "num_hidden_layers": 4,
+        "sliding_window": 8,
+        "rope_scaling": {"rope_type": "yarn", "factor": 8.0},
+    }
+    for given in (config, olmo):
+        spec = read_config(json.dumps(given), "test.json").spec
+        assert {kind.mixer.window is None: kind.mixer.rope_scaled for kind in spec.kinds.values()} == {True: True, False: False}
 
 
 def test_deepseek_v3_has_three_dense_layers_and_one_more_to_predict():

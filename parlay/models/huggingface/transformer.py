@@ -53,6 +53,7 @@ class Recipe:
     head_bias: Switch = False
     rope: bool = True
     chunk: bool = False  # windows are chunks, and the layers without one have no rotary embedding (Llama 4)
+    scales_windows: bool = True  # whether YaRN reaches layers with a window (OLMo 3: no)
     global_rope: bool = True  # whether layers without a window rotate, where others have one (Command-R 7B: no)
     extra: int = 0  # parameters of a layer that no field describes
 
@@ -147,7 +148,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "olmo": replace(ATTENTION_BIAS, norm="nonparametric"),
     "olmo2": OLMO2,
-    "olmo3": replace(OLMO2, windows=every(4)),
+    "olmo3": replace(OLMO2, windows=every(4), scales_windows=False),
     "olmoe": replace(OLMO2, experts=routing.all_routed),
     "flex_olmo": replace(OLMO2, experts=routing.all_routed),
     "starcoder2": Recipe(
@@ -261,23 +262,29 @@ def attentions(keys: Keys, recipe: Recipe, hidden: int, count: int) -> list[Grou
             window=window,
             chunked=recipe.chunk and window is not None,
             sinks=recipe.sinks,
-            rope_scaled=recipe.rope and scaled_rotary(keys),
+            rope_scaled=recipe.rope and (recipe.scales_windows or window is None) and scaled_rotary(keys, window is not None),
             rope=recipe.rope and (window is not None or not mixed or (recipe.global_rope and not recipe.chunk)),
         )
     return [made[window] for window in windows]
 
 
-def scaled_rotary(keys: Keys) -> bool:
-    """Return whether cos and sin carry a factor: YaRN's, unless the file sets it to 1 or its two scales cancel.
+def scaled_rotary(keys: Keys, windowed: bool) -> bool:
+    """Return whether cos and sin carry a factor in layers with or without a window: YaRN's, unless it is 1 or its two scales cancel.
 
-    transformers, modeling_rope_utils.py, _compute_yarn_parameters. Other kinds of scaling change angles alone, or are read by no
-    framework whose kernels differ.
+    transformers, modeling_rope_utils.py, _compute_yarn_parameters; tables by kind of layer have its names. Other kinds of scaling change
+    angles alone, or are read by no framework whose kernels differ.
     """
     for name in ("rope_scaling", "rope_parameters"):
         table = keys.find(name)[1]
+        if isinstance(table, dict) and isinstance(
+            of_kind := table.get("sliding_attention" if windowed else "full_attention"), dict
+        ):
+            table = of_kind
         if isinstance(table, dict) and "yarn" in (table.get("rope_type"), table.get("type")):
             both = (table.get("mscale"), table.get("mscale_all_dim"))
-            return table.get("attention_factor") not in (1, 1.0) and (not all(both) or both[0] != both[1])
+            if (factor := table.get("attention_factor")) is not None:
+                return factor not in (1, 1.0)
+            return both[0] != both[1] if all(both) else table.get("factor") not in (1, 1.0)
     return False
 
 
