@@ -38,13 +38,17 @@ GROUP_S = 1e-5  # a group launched on its own: fitted from 72 grouped products o
 # Flash attention, share of peak by head size, long sequences: H100 530 TFLOP/s of 989 at 16k and d = 128, 17-26 % less at
 # d = 64 (aiconfigurator); A100 0.58 at d = 64 (Azure).
 ATTENTION_EFFICIENCY: Mapping[float, float] = {64: 0.50, 128: 0.62, 256: 0.62}
+# Over that, on AMD: fits of 40 forward kernels of AITER each, heads of 128, reach 0.46 of the peak on MI300X and 0.59 on MI355X (ROCm/aiter
+# 0403bcdfd, op_tests/cpp/mha/README.md), off by 8 % in the mean. Older ones and other vendors as their products.
+ATTENTION_ON: Mapping[str, float] = {"cdna3": 0.74, "cdna4": 0.95}
 ATTENTION_HALF_LENGTH = 64.0  # keys; half of a 128-key tile is computed in vain at the edge of a mask
 ATTENTION_HALF_ROWS = 17_000.0  # 132 SMs x 128 rows a tile; fits give 6,000 (L40S) to 43,000 (B200)
 ATTENTION_ROWS_EXPONENT = 1.0  # fits: 1.0-1.7
 ATTENTION_FIXED_S = 1.2e-5  # fits: 6-16 us
 # Of the forward FLOP/s. Ampere: FlashAttention-2 reaches 63 % of the peak backward, 73 % forward (arXiv:2307.08691, section 1);
-# Hopper and later: flash attention's own tables, 0.7-0.8; SimuMax's B200 rows agree.
-ATTENTION_BACKWARD_SHARE = {"ampere": 0.86, "other": 0.75}
+# Hopper and later: flash attention's own tables, 0.7-0.8; SimuMax's B200 rows agree. AMD: 0.35 of 0.46 on MI300X, 0.34 of 0.59 on MI355X, the
+# gradient of queries summed in fp32 (the same tables of AITER, `BWD-a32`; summed in 16 bits it is 0.39 and 0.48).
+ATTENTION_BACKWARD_SHARE = {"ampere": 0.86, "cdna3": 0.76, "cdna4": 0.58, "other": 0.75}
 ATTENTION_BYTES_SHARE = 0.70
 
 # Compute beside a collective takes 1.189 times its time alone: the mean over overlapped training steps on A100, H100, MI210
@@ -163,8 +167,12 @@ def host_rate(device: Device, direction: HostDirection) -> tuple[float, str]:
 
 def default_attention(device: Device, peak_flops_per_s: float, dtype: str, *, backward: bool) -> Attention:
     """Return the constants of fused attention in one direction."""
-    vendor = GEMM_EFFICIENCY.get(device.vendor.lower(), GEMM_EFFICIENCY["other"]) / GEMM_EFFICIENCY["nvidia"]
-    share = vendor * NARROW_FACTOR.get(dtype, 1.0) * (backward_share(device) if backward else 1.0)
+    as_products = GEMM_EFFICIENCY.get(device.vendor.lower(), GEMM_EFFICIENCY["other"]) / GEMM_EFFICIENCY["nvidia"]
+    share = (
+        ATTENTION_ON.get(device.architecture.lower(), as_products)
+        * NARROW_FACTOR.get(dtype, 1.0)
+        * (backward_share(device) if backward else 1.0)
+    )
     return Attention(
         peak_flops_per_s=peak_flops_per_s,
         head_dims=tuple(ATTENTION_EFFICIENCY),

@@ -5,7 +5,7 @@ import pytest
 
 from parlay.errors import UsageError
 from parlay.estimate.terms import weakest
-from parlay.hardware.load import list_devices, load_device
+from parlay.hardware.load import list_devices, load_cluster, load_device
 from parlay.rates.datasheet import C2C_BYTES_PER_S, HOST_SHARE, STREAM_SHARES, datasheet_rates
 from parlay.rates.interface import Group
 
@@ -32,6 +32,31 @@ def test_backward_attention_takes_longer_than_forward(rates):
         float(rates.attention(8192, 8192, 32, 8, 128, 128, score_share=0.5, backward=b).seconds) for b in (False, True)
     )
     assert 2.5 < backward / forward < 4.5
+
+
+# TFLOP/s of AITER's kernels, bf16, 128 channels: forward and backward, the gradient of queries in fp32 (ROCm/aiter 0403bcdfd,
+# op_tests/cpp/mha/README.md). Sequences, heads, key heads, length, causal; a causal row counts half of the square.
+AITER = {
+    "mi300x": [
+        (1, 32, 8, 4096, False, 527.73, 423.53), (4, 64, 8, 8192, False, 592.16, 468.71), (1, 32, 8, 8192, True, 522.68, 388.235),
+        (8, 32, 8, 4096, True, 513.1, 409.05), (4, 64, 8, 8192, True, 540.515, 434.645), (1, 64, 8, 16384, True, 541.55, 412.04),
+    ],
+    "mi355x": [
+        (1, 32, 8, 4096, False, 1177.11, 781.81), (4, 64, 8, 8192, False, 1407.58, 798.0), (1, 32, 8, 8192, True, 1247.73, 765.75),
+        (8, 32, 8, 4096, True, 1166.875, 726.06), (4, 64, 8, 8192, True, 1319.225, 774.25), (1, 64, 8, 16384, True, 1392.485, 808.93),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", AITER)
+def test_attention_on_amd_runs_as_its_own_kernels_do(device):
+    rates = datasheet_rates(load_cluster(device))
+    for batch, heads, kv_heads, length, causal, *measured in AITER[device]:
+        share = (length + 1) / (2 * length) if causal else 1.0
+        for backward, tflops in zip((False, True), measured, strict=True):
+            flops = (2.5 if backward else 1.0) * 4 * batch * heads * length**2 * 128 * (0.5 if causal else 1.0)
+            price = rates.attention(length, length, heads, kv_heads, 128, 128, score_share=share, batch=batch, backward=backward)
+            assert flops / float(price.seconds) / 1e12 == pytest.approx(tflops, rel=0.15)
 
 
 def test_every_price_has_a_source_that_a_term_can_carry(rates):
