@@ -19,7 +19,7 @@ from parlay.estimate.local import LocalParameters
 from parlay.estimate.optimizer import optimizer_step
 from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Owned, Pipes
-from parlay.estimate.placement import data_groups, shards_of
+from parlay.estimate.placement import data_groups, domains, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread
@@ -88,7 +88,7 @@ def data_parallel(
     `forward`, `backward` and `micro_batches` are those of the pipes.
     """
     settings, question = resolve(workload, cluster.device), (model, cluster, workload, rates)
-    domain = float(cluster.scale_up_gpus.value)
+    domain = domains(cluster, layouts)
     first, end_of = distinct([pipes.row_of, layouts.zero, layouts.shard])
     seconds, sources, copy_source = np.zeros((5, len(first))), [], "exact"
     parts: list[tuple[NDArray[np.intp], _Traffic]] = []
@@ -101,7 +101,7 @@ def data_parallel(
         mine, pipe = first[rows], pipes.row_of[first[rows]]
         few, held, local = layouts.take(mine), stages.take(mine), pipes.local(pipe)
         f, b, m = forward[pipe], backward[pipe], micro_batches[pipe]
-        movers = _Movers.of(few, held, local, domain)
+        movers = _Movers.of(few, held, local, domain[mine])
         price = partial(_layer_transfers if fully else _plain_transfers, settings, rates, movers)
         transfers = movers.all_of(_TRANSFERS.of_columns(question, movers.columns, price, stages.listed))
         if fully:
@@ -174,7 +174,7 @@ def data_parallel(
 
 
 def _moved(
-    settings: Settings, wires: Wires, layouts: Layouts, stages: Stages, pipes: Pipes, domain: float, worst: NDArray[np.int64]
+    settings: Settings, wires: Wires, layouts: Layouts, stages: Stages, pipes: Pipes, domain: Array, worst: NDArray[np.int64]
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return what one reduction and one gathering of everything move for the stage `worst`: bytes, among how many ranks, in how
     many collectives, at which rate, and their seconds with nothing hidden."""
@@ -239,7 +239,7 @@ class _Movers:
     layouts: Layouts
     local: LocalParameters
     layers: Array
-    domain: float
+    domain: Array
     row_of: NDArray[np.int64]
 
     @property
@@ -248,10 +248,10 @@ class _Movers:
         return [getattr(self.layouts, name) for name in _MOVES]
 
     @classmethod
-    def of(cls, layouts: Layouts, stages: Stages, local: LocalParameters, domain: float) -> _Movers:
+    def of(cls, layouts: Layouts, stages: Stages, local: LocalParameters, domain: Array) -> _Movers:
         """Return the distinct rows. Equal rows hold equal stages, because a split follows from what is compared."""
         first, row_of = agreeing(layouts, len(layouts), _MOVES)
-        return cls(layouts.take(first), local.take(first), np.maximum(stages.layer_total[first], 1.0), domain, row_of)
+        return cls(layouts.take(first), local.take(first), np.maximum(stages.layer_total[first], 1.0), domain[first], row_of)
 
     def all_of(self, found: _Transfers) -> _Transfers:
         """Return transfers by distinct row as transfers by layout."""

@@ -90,7 +90,9 @@ def _least_bubbles(time: StepTime, rows: Ints, m: Array, hop: Array) -> Array:
 def _entry_s(time: StepTime, rows: Ints, stages: Stages) -> tuple[Array, Array]:
     """Return the least seconds, forward and backward, of the chunk that a micro-batch enters a stage by; all chunks send."""
     one, row_of = time.by_pipe, time.pipes.shard.row_of[rows]
-    sends = np.where(stages.exists, one.sends[rows], np.inf).min(axis=1, keepdims=True) / 2  # of each stage, either way
+    own = one.sends[rows] / 2  # either way
+    some = np.where(stages.exists, own, np.inf).min(axis=1, keepdims=True)  # of each stage
+    sends = np.where(stages.chunks > 1, some, own)
     forward, backward = one.forward[rows], one.backward[rows]
     if (stages.chunks > 1).any():
         there, back = np.zeros_like(forward), np.zeros_like(backward)

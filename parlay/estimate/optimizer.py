@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.memory_weights import Matrix, orthogonalised
 from parlay.estimate.pipes import Owned
-from parlay.estimate.placement import copies_of_a_stage, data_groups, shards_of
+from parlay.estimate.placement import copies_of_a_stage, data_groups, domains, shards_of
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import Term, total, weakest
 from parlay.formulas.optimizer_step import host_step_s, newton_schulz_flops, step_traffic_bytes
@@ -215,7 +215,7 @@ def _schulz(model: ModelSpec, cluster: Cluster, workload: Workload, rates: Rates
         evenly = all_s / owners[grouped] >= longest
         taken = taken + np.where(evenly, all_s / owners[grouped], longest)
         done = done + np.where(evenly, all_f / owners[grouped], most)
-    sent, exchange, moved = _exchange(rates, settings, layouts, elements, float(cluster.scale_up_gpus.value))
+    sent, exchange, moved = _exchange(rates, settings, layouts, elements, domains(cluster, layouts))
     matrices = elements[False] / owners[False] + elements[True] / owners[True]
     return _Schulz(matrices, taken, done, exchange, sent, source, moved, tuple(shapes))
 
@@ -228,7 +228,7 @@ def _seconds(rates: Rates, m: Matrix, dtype: str) -> tuple[Array, str]:
 
 
 def _exchange(
-    rates: Rates, settings: Settings, layouts: Layouts, elements: dict[bool, Array], domain: float
+    rates: Rates, settings: Settings, layouts: Layouts, elements: dict[bool, Array], domain: Array
 ) -> tuple[Array, Array, str]:
     """Return the bytes and seconds of bringing matrices together that ZeRO-3 has cut, and of their updates back.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import DEFAULT_ORDER, ORDERS, SCHEDULES, Axis
 from parlay.rates.interface import Group
@@ -30,12 +31,31 @@ def _strides(layouts: Layouts, order: tuple[Axis, ...]) -> dict[Axis, Array]:
     return strides
 
 
-def axis_group(layouts: Layouts, axis: Axis, domain: float) -> Group:
+def domains(cluster: Cluster, layouts: Layouts) -> Array:
+    """Return how many GPUs share a scale-up link in each layout's job: (layouts,).
+
+    A job inside one domain is all there is. Domains of many nodes (racks) are filled evenly where the job divides over equal whole nodes of
+    them, as schedulers place it (Slurm's --segment): 64 of NVL72's 72 GPUs where it is a power of two. Else they are filled one after the
+    other.
+    """
+    gpus, row_of = np.unique(layouts.tp * layouts.cp * layouts.pp * layouts.dp, return_inverse=True)
+    sizes = int(cluster.scale_up_gpus.value), int(cluster.gpus_per_node.value)
+    return np.array([_filled(int(n), *sizes) for n in gpus], dtype=np.float64)[row_of]
+
+
+def _filled(gpus: int, domain: int, node: int) -> int:
+    if gpus <= domain:
+        return gpus
+    even = (u for u in range(domain - domain % node, 0, -node) if gpus % u == 0)
+    return next(even, domain) if domain > node else domain
+
+
+def axis_group(layouts: Layouts, axis: Axis, domain: ArrayLike) -> Group:
     """Return the communicator of one axis."""
     return Group.of(getattr(layouts, axis), axis_strides(layouts)[axis], domain)
 
 
-def data_groups(layouts: Layouts, domain: float) -> tuple[Group, Group]:
+def data_groups(layouts: Layouts, domain: ArrayLike) -> tuple[Group, Group]:
     """Return the groups that reduce dense gradients (cp x dp) and expert gradients (edp).
 
     cp ranks hold the same weights, so dense gradients reduce over both axes. Experts of one etp x ep grid are

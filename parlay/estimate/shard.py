@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parlay.estimate.placement import domains
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
 from parlay.layouts.vocabulary import CP_KINDS, RECOMPUTE
@@ -45,9 +46,9 @@ class Shard:
     ring: Array  # ranks of the ring (1 without one)
     ulysses: Array  # ranks of the Ulysses all-to-all (1 without one)
     seq_len: float
-    domain: float  # GPUs that share a scale-up link
+    domain: Array  # (rows,) GPUs that share a scale-up link, see placement.domains
     row_of: NDArray[np.int64]  # for each layout, its row here
-    key: tuple[float, float, bytes]  # what tells these rows from others
+    key: tuple[float, bytes]  # what tells these rows from others
 
     @property
     def tokens(self) -> Array:
@@ -100,11 +101,12 @@ class Shard:
     @classmethod
     def of(cls, layouts: Layouts, workload: Workload, cluster: Cluster) -> Shard:
         """Return the distinct rows of `layouts`."""
-        columns = [getattr(layouts, name).astype(np.int64) for name in _FIELDS]
+        within = domains(cluster, layouts)
+        columns = [*(getattr(layouts, name).astype(np.int64) for name in _FIELDS), within.astype(np.int64)]
         first, row_of = distinct(columns)
         rows = np.array(columns)[:, first]
-        value: dict[str, Any] = dict(zip(_FIELDS, rows, strict=True))
-        seq_len, domain = float(workload.seq_len), float(cluster.scale_up_gpus.value)
+        value: dict[str, Any] = dict(zip(_FIELDS, rows[:-1], strict=True))
+        seq_len = float(workload.seq_len)
         kind = value["cp_kind"]
         cp = value["cp"].astype(np.float64)
         inner = np.where(kind == CP_KINDS.index("ulysses"), cp, np.where(kind == CP_KINDS.index("usp"), value["ulysses"], 1.0))
@@ -123,9 +125,9 @@ class Shard:
             ring=np.where(kind == CP_KINDS.index("allgather"), 1.0, cp / inner),
             ulysses=inner,
             seq_len=seq_len,
-            domain=domain,
+            domain=within[first],
             row_of=row_of,
-            key=(seq_len, domain, rows.tobytes()),
+            key=(seq_len, rows.tobytes()),
         )
 
 

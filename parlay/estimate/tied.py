@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.local import padded_vocabulary
-from parlay.estimate.placement import axis_strides
+from parlay.estimate.placement import axis_strides, domains
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term
 from parlay.estimate.wires import Wires
@@ -39,7 +39,7 @@ def tied_gradient(
     second = stages.head if model.tied_embeddings else stages.mtp > 0
     apart = (layouts.pp > 1) & ~(stages.embedding & second).any(axis=1)
     pipeline = axis_strides(layouts)["pp"] * layouts.pp  # GPUs that one pipeline spans
-    together = np.where(pipeline <= cluster.scale_up_gpus.value, ENDS, 1.0)
+    together = np.where(domains(cluster, layouts) % pipeline == 0, ENDS, 1.0)
     # Megatron-FSDP sums shards of it (finalize_model_grads.py, _local_tensor).
     fully = (layouts.zero >= 2) & (workload.framework == "megatron-core")
     each = np.where(

@@ -56,8 +56,8 @@ OF_PAIRS = (
     "the sum over transfers and the compute beside them of times x lost_s, which is the formula's time less the longer of the two"
 )
 OF_SENDS = (
-    "value = micro_batches x exposed_s, which is 2 x chunks x one_way_s; where transfers run beside compute, what chunks x one_way_s is longer"
-    f" than forward_s and than backward_s; {OF_RATE}"
+    "value = micro_batches x exposed_s, which is chunks x exchanges x one_way_s, an exchange for each border of the stage; where transfers run"
+    f" beside compute, what chunks x one_way_s is longer than forward_s and than backward_s; {OF_RATE}"
 )
 OF_BLOCKING = (
     "a stage sends and receives over each of its borders, twice the bytes over the rate of a transfer that waits for the other, which is"
@@ -99,7 +99,8 @@ class Sends:
     hops: Array  # (pipes,) those of fill and drain where the others run beside compute
     source: str
     sent: Array  # bytes of one
-    each_way: Array  # (pipes, stages) seconds of one over the stage's slower border
+    each_way: Array  # (pipes, stages) seconds of one over the stage's slower border, or the mean of both where it waits for each
+    exchanges: Array  # (pipes, stages) borders over which a chunk waits where nothing hides them
     overlapped: NDArray[np.bool_]
     messages: tuple[Message, ...]
     pairs: tuple[Pair, ...]
@@ -256,6 +257,7 @@ class StepTime:
             "micro_batches": m,
             "exposed_s": value / m,
             "chunks": self.pipes.layouts.vpp[rows],
+            "exchanges": np.where(s.overlapped[rows], np.nan, s.exchanges[rows, self.slowest]),
             "one_way_s": s.each_way[rows, self.slowest],
         }
         if s.blocking is not None:
@@ -431,79 +433,112 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     transfer beside the next chunk's compute, once a chunk, so what shows is what a chunk is too short to hide, and the
     hops of the fill and the drain.
 
-    Where several stages share a scale-up domain some borders leave it and others do not. A stage takes its slower one; of stages
-    between the ends one stands for all of its content, so it has one that leaves if any does.
+    A stage exchanges an activation and a gradient over each of its borders, the two at once, so plain 1F1B waits once a border: the
+    first and the last stage for one, those between for two. Where several stages share a scale-up domain some borders leave it and others
+    do not; of stages between the ends one stands for all of its content, so it has as many that leave as any of them.
     """
     shard, row_of = p.shard, p.shard.row_of
     # Without sequence parallelism each tensor-parallel rank still sends only its part, and the receivers gather the parts
     # over the scale-up link (Megatron's scatter-gather optimisation, arXiv:2104.04473, section 4.1).
     whole = ELEMENT * (shard.tokens * p.model.hidden)[row_of]
     part = whole / shard.tp[row_of]
-    borders, leaving = _borders(layouts, shard.domain)
-    places = [Group(np.full_like(part, 2.0), np.full_like(part, local)) for local in (2.0, 1.0)]
+    borders = Borders.of(layouts, stages, shard.domain[row_of], each=p.traits.sends is not None)
+    places = [Group(np.full_like(part, 2.0), np.full_like(part, local), borders.senders) for local in (2.0, 1.0)]
     inside, across = (p.rates.collective("send_recv", part, place) for place in places)
-    ends = (stages.index == 0) | (stages.index == layouts.pp[:, None] - 1)
-    slow = np.where(ends & (layouts.vpp == 1)[:, None], _end_leaves(layouts, stages, shard.domain), (leaving > 0)[:, None])
-    each_way = np.where(slow, across.seconds[:, None], inside.seconds[:, None])
-    per_hop = np.divide((borders - leaving) * inside.seconds + leaving * across.seconds, np.maximum(borders, 1.0))
+    each_way = np.where(borders.slow > 0, across.seconds[:, None], inside.seconds[:, None])
+    waits = borders.slow * across.seconds[:, None] + borders.fast * inside.seconds[:, None]
+    per_hop = np.divide(borders.staying * inside.seconds + borders.leaving * across.seconds, np.maximum(borders.all, 1.0))
     messages = [
-        Message("send to the next stage in the domain", "send_recv", part, places[0], 1.0 * (leaving < borders), 0.0),
-        Message("send to the next stage in another domain", "send_recv", part, places[1], 1.0 * (leaving > 0), 0.0),
+        Message("send to the next stage in the domain", "send_recv", part, places[0], 1.0 * (borders.staying > 0), 0.0),
+        Message("send to the next stage in another domain", "send_recv", part, places[1], 1.0 * (borders.leaving > 0), 0.0),
     ]
     apart = ~shard.sp[row_of] & (shard.tp[row_of] > 1)
     if apart.any():
         parts = shard.tp_group
         gathered = p.rates.collective("all_gather", whole, Group(parts.size[row_of], parts.local[row_of]))
         each_way = each_way + np.where(apart, gathered.seconds, 0.0)[:, None]
+        waits = waits + np.where(apart, gathered.seconds, 0.0)[:, None] * borders.of_a_stage
         per_hop = per_hop + np.where(apart, gathered.seconds, 0.0)
         whole_group = Group(parts.size[row_of], parts.local[row_of])
         messages.append(Message("all-gather of its parts", "all_gather", whole, whole_group, 1.0 * apart, 0.0))
     on = layouts.pp > 1
+    mean = waits / np.maximum(borders.of_a_stage, 1.0)
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
     v, each = np.asarray(layouts.vpp[:, None], dtype=np.float64), np.asarray(each_way, dtype=np.float64)
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
     lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
-    exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, 2.0 * v * each), 0.0)
-    hops = np.where(on & overlapped, 2.0 * borders * per_hop, 0.0)
-    source, blocking = (across if np.any(leaving > 0) else inside).source, None
+    exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, v * waits), 0.0)
+    hops = np.where(on & overlapped, 2.0 * borders.all * per_hop, 0.0)
+    source, blocking = (across if np.any(borders.leaving > 0) else inside).source, None
     if p.traits.sends is not None:
         alone = part / p.traits.sends
         blocking = alone, np.maximum(alone, across.seconds)
-        exposed = _blocking_sends(p, layouts, stages, *blocking)
-        waits = np.any((blocking[1] > alone) & (leaving > 0))
-        source = across.source if waits else "profile"  # the network's, where it is what some send waits for
+        exposed = 2.0 * (borders.slow * blocking[1][:, None] + borders.fast * alone[:, None])
+        source = (
+            across.source if np.any((blocking[1] > alone) & (borders.leaving > 0)) else "profile"
+        )  # the network's, where it is what some send waits for
     times = 1.0 * (on & overlapped)[:, None] * np.ones_like(forward)
     pairs = (
         Pair("pipeline sends beside the forward", v * each * np.ones_like(forward), forward, times),
         Pair("pipeline sends beside the backward", v * each * np.ones_like(forward), backward, times),
     )
-    return Sends(exposed + lost, lost, hops, source, part, each_way, overlapped, tuple(messages), pairs, blocking)
+    each_way = np.where(overlapped[:, None], each_way, mean)
+    return Sends(
+        exposed + lost, lost, hops, source, part, each_way, borders.of_a_stage, overlapped, tuple(messages), pairs, blocking
+    )
 
 
-def _borders(layouts: Layouts, domain: float) -> tuple[Array, Array]:
-    """Return the borders between a layout's stages, and how many of them leave the scale-up domain: (pipes,) each."""
-    apart, borders = axis_strides(layouts)["pp"], np.asarray(layouts.pp - 1.0, dtype=np.float64)
-    return borders, np.asarray(np.where(apart >= domain, borders, np.floor(borders * apart / domain)), dtype=np.float64)
+@dataclasses.dataclass(frozen=True)
+class Borders:
+    """The borders between a pipeline's stages, and which of them leave a scale-up domain."""
 
+    all: Array  # (pipes,)
+    leaving: Array  # (pipes,)
+    senders: Array  # (pipes,) share of a domain's GPUs that send over a border that leaves it
+    slow: Array  # (pipes, stages) of the borders of a stage, those that leave: with virtual stages the last one meets the first again
+    fast: Array  # (pipes, stages) those that do not
 
-def _end_leaves(layouts: Layouts, stages: Stages, domain: float) -> NDArray[np.bool_]:
-    """Return whether the one border of a first or last stage leaves the domain."""
-    apart, near = axis_strides(layouts)["pp"][:, None], np.where(stages.index == 0, 0, stages.index - 1)
-    return np.asarray(np.floor(near * apart / domain) != np.floor((near + 1) * apart / domain))
+    @property
+    def of_a_stage(self) -> Array:
+        """Borders of each stage: (pipes, stages)."""
+        return self.slow + self.fast
 
+    @property
+    def staying(self) -> Array:
+        """Borders that do not leave: (pipes,)."""
+        return self.all - self.leaving
 
-def _blocking_sends(p: Pricer, layouts: Layouts, stages: Stages, inside: Array, across: Array) -> Array:
-    """Return the seconds a micro-batch that every stage sends and receives where one transfer waits for the other.
+    @classmethod
+    def of(cls, layouts: Layouts, stages: Stages, domain: Array, *, each: bool) -> Borders:
+        """Return the borders of each pipe's stages where `domain` GPUs (pipes,) share a scale-up link.
 
-    A stage moves an activation and a gradient over each of its two borders, of which those that leave the scale-up domain are slower.
-    """
-    apart, at = axis_strides(layouts)["pp"][:, None], stages.index
-    above = (at > 0, np.floor((at - 1) * apart / p.shard.domain) != np.floor(at * apart / p.shard.domain))
-    below = (at < layouts.pp[:, None] - 1, np.floor(at * apart / p.shard.domain) != np.floor((at + 1) * apart / p.shard.domain))
-    seconds = [np.where(there, 2.0 * np.where(leaves, across[:, None], inside[:, None]), 0.0) for there, leaves in (above, below)]
-    return np.asarray(seconds[0] + seconds[1])
+        `each` stage is listed, or those between the ends are taken to have as many slow borders as any of them has. Pipelines follow
+        each other, so some start at every multiple of g = gcd(GPUs of a pipeline, domain): a border leaves where a multiple of g lies
+        behind the first rank of the stage above it and not behind the last one of the stage below.
+        """
+        apart, pp, at = axis_strides(layouts)["pp"], layouts.pp.astype(np.float64), stages.index
+        start = np.gcd((apart * pp).astype(np.int64), domain.astype(np.int64)).astype(np.float64)
+
+        def leaves(border: NDArray[Any], rows: Any = slice(None)) -> NDArray[np.bool_]:  # the one below stage `border`
+            a, g = apart[rows, None], start[rows, None]
+            inside = (border >= 0) & (border < pp[rows, None] - 1)
+            return np.asarray(inside & (np.floor(((border + 2) * a - 1) / g) > np.floor(border * a / g)))
+
+        every = np.maximum(start / apart, 1.0)
+        leaving, most = np.floor((pp - 1.0) / every), np.where(start == apart, 2.0, 1.0)
+        odd = np.flatnonzero(start % apart != 0)  # stages that do not divide a domain: their borders are looked at one by one
+        if len(odd):
+            found = 1.0 * leaves(np.arange(-1, layouts.pp[odd].max())[None, :], odd)
+            leaving[odd], most[odd] = found.sum(axis=1), (found[:, 1:] + found[:, :-1]).max(axis=1)
+        between, turns = (at > 0) & (at < pp[:, None] - 1), (layouts.vpp > 1)[:, None]
+        both = np.where(between | turns, 2.0, 1.0) * (pp > 1)[:, None]
+        any_of_them = (most * (leaving > 0))[:, None]
+        slow = 1.0 * leaves(at - 1) + 1.0 * leaves(at)
+        slow = np.where(turns, 2.0 * (leaving > 0)[:, None], slow if each else np.where(between, any_of_them, slow))
+        slow = np.minimum(slow, both)
+        return cls(pp - 1.0, leaving, np.minimum(apart / domain, 1.0), np.asarray(slow), np.asarray(both - slow))
 
 
 def _slug(text: str) -> str:

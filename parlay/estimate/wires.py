@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from parlay.estimate.terms import Term
 from parlay.hardware.spec import Cluster
+from parlay.rates.datasheet import lone_bytes_per_s
 from parlay.rates.interface import Collective, Group, Rates
 from parlay.rates.network import wire_factor
 
@@ -29,11 +30,12 @@ class Wires:
     rates: Rates
     scale_up: float  # bytes/s of one GPU
     network: float  # bytes/s of one GPU
+    alone: float  # bytes/s of one GPU while no other of its node sends
 
     @classmethod
     def of(cls, cluster: Cluster, rates: Rates) -> Wires:
         """Return those of a cluster."""
-        return cls(rates, cluster.scale_up_link.bytes_per_s.value, cluster.nic_bytes_per_s_per_gpu)
+        return cls(rates, cluster.scale_up_link.bytes_per_s.value, cluster.nic_bytes_per_s_per_gpu, lone_bytes_per_s(cluster))
 
     def told(self, op: Collective, nbytes: Array, group: Group, count: Array | float = 1.0) -> dict[str, Array]:
         """Return the ranks, bytes, latency and rate of `count` collectives of `nbytes` each, and the seconds of all of them.
@@ -47,7 +49,8 @@ class Wires:
         idle = np.where(idle < each, idle, 0.0)
         moving = times * (each - idle)
         rate = np.divide(sent, moving, out=np.zeros(np.shape(one)), where=moving > 0)
-        link = np.where(size > local, np.minimum(self.scale_up, self.network * np.maximum(local, 1.0)), self.scale_up)
+        alone = np.clip(self.network / np.asarray(group.senders), self.network, max(self.alone, self.network))
+        link = np.where(size > local, np.minimum(self.scale_up, alone * np.maximum(local, 1.0)), self.scale_up)
         return {
             "ranks": size, "ranks_in_a_domain": local, "bytes": times * nbytes, "collectives": times, "sent_bytes": sent,
             "latency_s": idle, "bytes_per_s": rate, "share_of_link": rate / link, "seconds": times * each,

@@ -254,3 +254,8 @@ class Cluster(Spec):
         if self.pod_gpus is not None:
             slower = max(1.0, slower * self.gpus_per_node.value / self.pod_gpus.value)
         return self.nic_link.bytes_per_s.value * self.nics_per_node.value / self.gpus_per_node.value / slower
+
+    @property
+    def port_bytes_per_s(self) -> float:
+        """Network bytes/s of one direction that one NIC has when all NICs send at once."""
+        return self.nic_bytes_per_s_per_gpu * self.gpus_per_node.value / self.nics_per_node.value

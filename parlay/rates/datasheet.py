@@ -186,6 +186,15 @@ def default_attention(device: Device, peak_flops_per_s: float, dtype: str, *, ba
     )
 
 
+def lone_bytes_per_s(cluster: Cluster) -> float:
+    """Return the line rate that one GPU sends at while no other GPU of its node does: that of a NIC, if that is more than its share.
+
+    Not over TCP: the pipelines of nanotron, of whose nodes one to four GPUs send, move 0.3 to 2.2 GB/s each over a port of 12.5.
+    """
+    share = cluster.nic_bytes_per_s_per_gpu
+    return share if cluster.nic_link.kind == "tcp" else max(cluster.port_bytes_per_s, share)
+
+
 def default_network(cluster: Cluster) -> Network:
     """Return the constants of both levels of a cluster's links."""
     link, nic = cluster.scale_up_link, cluster.nic_link
@@ -208,6 +217,7 @@ def default_network(cluster: Cluster) -> Network:
     )
     fabric = Fabric(
         bytes_per_s=cluster.nic_bytes_per_s_per_gpu,
+        port_bytes_per_s=lone_bytes_per_s(cluster),
         shares={**dict.fromkeys(ops, share), "all_to_all": min(share, FABRIC_ALL_TO_ALL)},
         ring_hop_s=max(EFA_RING_HOP_S if nic.kind == "efa" else FABRIC_RING_HOP_S, nic.latency_s.value),
         local_hop_s=LOCAL_RING_HOP_S.get(link.kind, LOCAL_RING_HOP_S["nvlink"]),

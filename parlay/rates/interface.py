@@ -38,16 +38,23 @@ class Group:
 
     size: Array
     local: Array
+    senders: Array | float = 1.0  # share of a domain's GPUs that send over the network at once, counted for single sends
 
     def take(self, rows: NDArray[np.int64], shape: tuple[int, ...]) -> Group:
         """Return the groups of some rows of arrays of `shape`."""
-        return Group(np.broadcast_to(self.size, shape)[rows], np.broadcast_to(self.local, shape)[rows])
+        size, local, senders = (np.broadcast_to(x, shape)[rows] for x in (self.size, self.local, self.senders))
+        return Group(size, local, senders)
 
     @classmethod
-    def of(cls, size: ArrayLike, stride: ArrayLike, domain: float) -> Group:
-        """Return the group of `size` ranks that lie `stride` GPUs apart where `domain` GPUs share a scale-up link."""
-        n = np.asarray(size, dtype=np.float64)
-        return cls(n, np.minimum(np.maximum(np.floor(domain / np.asarray(stride, dtype=np.float64)), 1.0), n))
+    def of(cls, size: ArrayLike, stride: ArrayLike, domain: ArrayLike) -> Group:
+        """Return the group of `size` ranks that lie `stride` GPUs apart where `domain` GPUs share a scale-up link.
+
+        Groups of one axis follow each other, so they start at every multiple of gcd(size x stride, domain): where neither divides the
+        other, some group has that many GPUs in one of its domains, and the fewest ranks in a domain set the pace.
+        """
+        n, apart, whole = np.asarray(size, dtype=np.float64), np.asarray(stride, dtype=np.float64), np.asarray(domain)
+        aligned = np.gcd(np.rint(n * apart).astype(np.int64), np.rint(whole).astype(np.int64))
+        return cls(n, np.minimum(np.maximum(np.floor(aligned / apart), 1.0), n))
 
 
 class Rates(Protocol):

@@ -83,6 +83,7 @@ class Fabric:
     tree_hop_s: float
     base_s: float
     exponent: float
+    port_bytes_per_s: float = 0.0  # line rate of a GPU whose node's others do not send, where that is more
     ring_limit: float = math.inf  # bytes/s that one communicator moves out of a domain, however many NICs it has
 
     def latency(self, op: Collective, group: Group) -> Array:
@@ -101,6 +102,10 @@ class Fabric:
             return real(self.base_s + self.tree_hop_s + (d - 1.0) * self.ring_hop_s / 2.0)  # sends overlap two by two
         return real(self.base_s + (d - 1.0) * self.ring_hop_s + np.maximum(n - d, 0.0) * self.local_hop_s)
 
+    def alone(self, senders: ArrayLike) -> Array:
+        """Return the line rate of one GPU that sends while a share `senders` of its domain's GPUs does: at most that of a lone one."""
+        return real(np.clip(self.bytes_per_s / real(senders), self.bytes_per_s, max(self.port_bytes_per_s, self.bytes_per_s)))
+
     def seconds(self, op: Collective, nbytes: ArrayLike, group: Group) -> Array:
         """Return the seconds of the part of a collective that leaves the domain."""
         n, local, S = real(group.size), np.maximum(real(group.local), 1.0), real(nbytes)
@@ -108,7 +113,7 @@ class Fabric:
         if op == "all_to_all":
             bytes_s = S * np.maximum(n - local, 0.0) / np.maximum(n, 1.0) / np.minimum(w, self.ring_limit / local)
         elif op == "send_recv":
-            bytes_s = S / min(w, self.ring_limit)
+            bytes_s = S / np.minimum(self.alone(group.senders) * self.shares[op], self.ring_limit)
         else:
             bytes_s = S * wire_factor(op, n) / np.minimum(local * w, self.ring_limit)
         return soft_maximum(self.latency(op, group), bytes_s, self.exponent)
@@ -139,7 +144,7 @@ class Network:
         crosses = n > local
         if not crosses.any():
             return real(np.where((n > 1) & (S > 0), inside, 0.0))
-        outside = self.fabric.seconds(op, S, Group(n, local))
+        outside = self.fabric.seconds(op, S, Group(n, local, group.senders))
         both = soft_maximum(outside, np.where(local > 1, inside, 0.0), LEVEL_EXPONENT)
         if op == "send_recv":  # one message, one way
             both = outside

@@ -88,7 +88,7 @@ def sends(x):
     if "one_way_s" in x:
         each = x["chunks"] * x["one_way_s"]
         beside = [max(0.0, each - x[k]) for k in ("forward_s", "backward_s") if k in x]
-        assert x["exposed_s"] == pytest.approx(sum(beside) if beside else 2 * each, rel=1e-4)
+        assert x["exposed_s"] == pytest.approx(sum(beside) if beside else x["exchanges"] * each, rel=1e-4)
     return x["micro_batches"] * x["exposed_s"]
 
 

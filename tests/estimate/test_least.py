@@ -97,9 +97,9 @@ def test_equal_stages_take_what_the_bound_says(schedule, vpp, rounds, pp):
     )
     x = Layouts.of(Layout(pp=pp, dp=8, schedule=schedule, vpp=vpp))
     exact = exact_steps(EQUAL, H100, work, x, RATES)
-    assert least_steps(timed(EQUAL, work, x)) == pytest.approx(
-        exact, rel=2e-5 if vpp == 1 else 0.01
-    )  # a kernel of the table on the first
+    # A kernel of the table is on the first stage, and stages between the ends exchange over two borders, which counts in short steps.
+    close = 0.01 if vpp > 1 else 2e-5 if pp == 2 else 2e-3
+    assert least_steps(timed(EQUAL, work, x)) == pytest.approx(exact, rel=close)
 
 
 def test_a_slow_last_stage_is_met_exactly():

@@ -473,26 +473,31 @@ def test_nanotron_moves_one_tensor_at_a_time(layout, slow):
 
 
 @pytest.mark.parametrize(
-    ("layout", "leaves"),
+    ("layout", "leaving"),
     [
-        ({"pp": 4, "dp": 2}, [False] * 4),  # eight GPUs
-        ({"pp": 4, "dp": 4}, [False, True, True, False]),  # the border in the middle leaves the node
-        ({"tp": 4, "pp": 4}, [False, True, True, False]),
-        ({"pp": 2, "dp": 8}, [True, True]),
-        ({"tp": 2, "pp": 8, "dp": 2}, [False, *[True] * 6, False]),  # stages between the ends take what any of them takes
-        ({"pp": 4, "dp": 4, "vpp": 2}, [True] * 4),  # the last stage sends to the first as well
+        ({"pp": 4, "dp": 2}, [0] * 4),  # eight GPUs
+        ({"pp": 4, "dp": 4}, [0, 1, 1, 0]),  # the border in the middle leaves the node
+        ({"tp": 4, "pp": 4}, [0, 1, 1, 0]),
+        ({"pp": 2, "dp": 8}, [1, 1]),
+        ({"tp": 8, "pp": 4}, [1, 2, 2, 1]),
+        ({"tp": 2, "pp": 8, "dp": 2}, [0, *[1] * 6, 0]),  # stages between the ends take what any of them takes
+        ({"pp": 2, "dp": 6}, [1, 1]),  # 12 GPUs: of the second stage's ranks some are in the first node, as those of their group
+        ({"pp": 4, "dp": 6}, [1, 2, 2, 1]),
+        ({"pp": 4, "dp": 4, "vpp": 2}, [2] * 4),  # the last stage sends to the first as well
     ],
 )
-def test_a_border_between_stages_may_leave_the_node(layout, leaves):
-    """One transfer each way and micro-batch over the slower border of a stage, here plain and on TCP."""
-    given = {"seq_len": 4096, "global_batch": 64, "overlap_p2p": False}
+def test_a_border_between_stages_may_leave_the_node(layout, leaving):
+    """One exchange a micro-batch over each border of a stage, here plain and on TCP."""
+    given = {"seq_len": 4096, "global_batch": 48 * layout.get("dp", 1), "overlap_p2p": False}
     (time,) = timed(EQUAL, layout, cluster=TCP_CLUSTER, **given)
     sent, chunks = 2 * 4096 * EQUAL.hidden / layout.get("tp", 1), layout.get("vpp", 1)
     inside, across = (
         float(rates_for(TCP_CLUSTER).collective("send_recv", sent, Group(np.array(2.0), np.array(local))).seconds)
         for local in (2.0, 1.0)
     )
-    assert time.by_pipe.sends[0] == pytest.approx([2 * chunks * (across if x else inside) for x in leaves], rel=1e-12)
+    borders = [2 if chunks > 1 or 0 < s < layout["pp"] - 1 else 1 for s in range(layout["pp"])]
+    by_hand = [chunks * (n * across + (of - n) * inside) for n, of in zip(leaving, borders, strict=True)]
+    assert time.by_pipe.sends[0] == pytest.approx(by_hand, rel=1e-12)
     searched = price(EQUAL, TCP_CLUSTER, Workload(**given), Layouts.of(Layout(**layout)), rates_for(TCP_CLUSTER)).time
     assert searched.step[0] == pytest.approx(time.step[0], rel=1e-9)
 

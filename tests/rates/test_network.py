@@ -26,8 +26,8 @@ def test_bus_factors_are_those_of_nccl_tests():
 
 
 def test_a_group_of_strided_ranks_finds_its_place():
-    g = Group.of([8, 8, 16, 4], [1, 2, 8, 1], 8.0)
-    assert g.local.tolist() == [8, 4, 1, 4]
+    g = Group.of([8, 8, 16, 4, 6, 12, 6], [1, 2, 8, 1, 1, 1, 2], 8.0)
+    assert g.local.tolist() == [8, 4, 1, 4, 2, 4, 2]  # six in a row: {6, 7, 8, ...} has two of them in the first domain
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -113,7 +113,7 @@ def test_an_all_to_all_cannot_borrow_nics(cluster):
 def test_a_wider_scale_up_domain_keeps_the_group_off_the_network(cluster):
     narrow = datasheet_rates(cluster("gb200", per_node=4, domain=4, nics=4))
     wide = datasheet_rates(cluster("gb200", per_node=4, domain=72, nics=4))
-    inside = Group.of(32, 1, 72.0)
+    inside = Group.of(32, 1, 64.0)
     crossing = Group.of(32, 1, 4.0)
     assert float(wide.collective("all_gather", GIB, inside).seconds) * 3 < float(
         narrow.collective("all_gather", GIB, crossing).seconds
@@ -212,3 +212,15 @@ def test_groups_broadcast_with_bytes(cluster):
     t = r.collective("all_reduce", size, g).seconds
     assert t.shape == (2, 3)
     assert t[1, 2] == pytest.approx(float(r.collective("all_reduce", 1e9, group(64, 1)).seconds))
+
+
+def test_a_gpu_that_sends_alone_has_a_nic(cluster):
+    """Four NICs for eight GPUs: twice its share, and no more; as many NICs as GPUs: its share."""
+    few, many = (datasheet_rates(cluster(nics=n)) for n in (4, 8))
+
+    def send(rates, senders):
+        return float(rates.collective("send_recv", GIB, Group(np.array(2.0), np.array(1.0), senders)).seconds)
+
+    assert send(few, 1.0) / send(few, 0.5) == pytest.approx(2.0, rel=0.01)
+    assert send(few, 0.125) == send(few, 0.5) == send(many, 1.0) == send(many, 0.125)
+    assert send(few, 0.75) == pytest.approx(send(few, 1.0) * 0.75, rel=0.01)
