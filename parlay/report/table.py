@@ -10,6 +10,7 @@ from collections.abc import Sequence
 GAP = "  "
 _PARTS = re.compile(r"[^/_+.,=-]*[/_+.,=-]|[^/_+.,=-]+")  # where a word that is too long may be broken
 LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LEAST_TEXT = 24  # characters; a narrower column of text is left out rather than broken into crumbs
 
 
@@ -44,13 +45,22 @@ class Page:
         return f"\x1b[2m{text}\x1b[0m" if self.styled and text.strip() else text
 
 
+def visible(text: str) -> str:
+    """Return `text` with what would steer a terminal spelt out: control characters, and marks that turn its direction.
+
+    >>> print(visible("a\x1b[31mb"), visible("naïve 8 × 2"))
+    a\\x1b[31mb naïve 8 × 2
+    """
+    return STEERING.sub(lambda mark: mark[0].encode("unicode_escape").decode(), text)
+
+
 def render(columns: Sequence[Column], rows: Sequence[Sequence[str]], page: Page, *, indent: str = "") -> list[str]:
     """Return the lines of a table that fits the page.
 
     Where it is too wide, headers are broken at spaces first, then the columns with the highest `drop` are left out, then
-    texts are broken into lines; a cell's own line ends are spaces. A page without a width gets one line a row.
+    texts are broken into lines; a cell's own line ends are spaces, and what else steers a terminal is spelt out. A page without a width gets one line a row.
     """
-    rows = [[LINE_ENDS.sub(" ", cell) for cell in row] for row in rows]
+    rows = [[visible(LINE_ENDS.sub(" ", cell)) for cell in row] for row in rows]
     widths, shown = _fitted(columns, rows, page, len(indent))
 
     def lines(cells: Sequence[str]) -> list[str]:

@@ -76,6 +76,24 @@ def number_of(text: str) -> float:
     return float(text.replace(",", ""))
 
 
+def written_number(text: str) -> tuple[float, float]:
+    """Return a number as cells and filters write it, and the scale of its unit; raises ValueError with what is wrong.
+
+    Examples
+    --------
+    >>> written_number("8k"), written_number("12,300 ms"), written_number("1e3")
+    ((8192.0, 1024.0), (12.3, 0.001), (1000.0, 1.0))
+    """
+    number, unit = re.fullmatch(r"(.*?) ?([a-zA-Z]*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    scale = UNITS.get(unit.lower(), 0.0) if number else 0.0
+    if "," in number and not re.fullmatch(THOUSANDS, number):
+        raise ValueError("not understood: a comma parts groups of three digits, as in 12,345.6")
+    try:
+        return (float(number.replace(",", "")) * scale, scale) if scale else (float(text.replace(",", "")), 1.0)
+    except ValueError:
+        raise ValueError("not a number") from None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
     """A memory figure as printed: its bytes, what it counts, and on which rank."""
@@ -150,15 +168,10 @@ class Cells:
         text = self.text(name).removeprefix("~").strip()
         if text.lower() in NOTHING:
             return None
-        number, unit = re.fullmatch(r"(.*?) ?([a-zA-Z]*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        scale = UNITS.get(unit.lower()) if number else None
-        if "," in number and not re.fullmatch(THOUSANDS, number):
-            self.problems.append(f"{name} is '{text[:40]}', not understood: a comma parts groups of three digits, as in 12,345.6")
-            return None
         try:
-            value = float(text.replace(",", "")) if scale is None else number_of(number) * scale
-        except ValueError:
-            self.problems.append(f"{name} is '{text[:40]}', not a number")
+            value, scale = written_number(text)
+        except ValueError as error:
+            self.problems.append(f"{name} is '{text[:40]}', {error}")
             return None
         if not math.isfinite(value) or value <= 0:
             self.problems.append(f"{name} is {text[:40]}, not a number above 0")

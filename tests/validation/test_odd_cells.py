@@ -409,3 +409,34 @@ def test_an_id_of_two_lines_stands_on_one(file_of):
     assert any(line.startswith("one two ") for line in lines)
     assert any(line.endswith("  three four") for line in lines)
     assert all(line.isprintable() for line in lines)
+
+
+def test_what_would_steer_a_terminal_is_spelt_out(file_of):
+    path, _ = file_of(
+        ROW | {"id": "\x1b[31mred\x07"}, ROW | {"id": "\x9b2J", "tp": "0"}, ROW | {"id": "x", "framework": "\x1b]0;t"}
+    )
+    lines = validation_lines(validate_runs(read_runs(path)), Page(), worst=5)
+    assert all(line.isprintable() for line in lines)
+    for name in ("\\x1b[31mred\\x07", "\\x9b2J", "the framework '\\x1b]0;t' is not known"):
+        assert any(name in line for line in lines)
+
+
+def test_a_row_that_is_not_predicted_is_named_on_a_narrow_page(file_of):
+    names = ("a-1", "a-rather-long-name-of-a-run-on-our-own-cluster-1")
+    path, _ = file_of(*(ROW | {"id": name, "framework": f"own {name}"} for name in names))
+    lines = validation_lines(validate_runs(read_runs(path)), Page(80), worst=5)
+    assert max(map(len, lines)) <= 80
+    assert not any("left out" in line for line in lines)
+    head = next(i for i, line in enumerate(lines) if "because" in line)
+    assert lines[head].split() == ["runs", "not", "predicted,", "because", "such", "as"]
+    assert lines[head + 1].endswith("  a-1")
+
+
+def test_a_speed_that_cannot_be_compared_is_told(file_of):
+    silent = {"step_time_s": "", "tflops_per_gpu": "400"}
+    path, _ = file_of(ROW | silent, *(ROW | silent | {"id": f"b-{i}"} for i in range(6)), ROW | {"id": "c-1", "step_time_s": ""})
+    lines = validation_lines(validate_runs(read_runs(path)), Page(), worst=5)
+    (row,) = (line for line in lines if "a convention that is not known" in line)
+    assert row.split()[0] == "7"
+    assert row.endswith("  row-001, b-0, b-1, b-2, b-3, ...")
+    assert any(line.split()[1:5] == ["no", "speed", "to", "compare,"] for line in lines)
