@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Sequence
 
+from parlay.errors import visible
+
 GAP = "  "
 _PARTS = re.compile(r"[^/_+.,=-]*[/_+.,=-]|[^/_+.,=-]+")  # where a word that is too long may be broken
 LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
-STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LEAST_TEXT = 24  # characters; a narrower column of text is left out rather than broken into crumbs
 
 
@@ -43,15 +44,6 @@ class Page:
     def dim(self, text: str) -> str:
         """Return `text` dimmed where styles are allowed."""
         return f"\x1b[2m{text}\x1b[0m" if self.styled and text.strip() else text
-
-
-def visible(text: str) -> str:
-    """Return `text` with what would steer a terminal spelt out: control characters, and marks that turn its direction.
-
-    >>> print(visible("a\x1b[31mb"), visible("naïve 8 × 2"))
-    a\\x1b[31mb naïve 8 × 2
-    """
-    return STEERING.sub(lambda mark: mark[0].encode("unicode_escape").decode(), text)
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[str]], page: Page, *, indent: str = "") -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parlay.report.table import Column, Page, render, visible, wrap
+from parlay.errors import visible
+from parlay.report.table import Column, Page, render, wrap
 from parlay.units import significant
 from parlay.validation import tables
 from parlay.validation.predict import MemoryPrediction, Prediction, Validation
