@@ -5,8 +5,11 @@ Exit codes (see docs/architecture.md): 1 = the answer is no, 2 = asked wrongly, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class ParlayError(Exception):
@@ -60,3 +63,12 @@ def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
 
 def _folded(name: str) -> str:
     return name.lower().replace("_", "-").replace(" ", "-").replace("/", "-")
+
+
+def visible(text: str) -> str:
+    r"""Return `text` with what would steer a terminal spelt out: control characters, and marks that turn its direction.
+
+    >>> print(visible("a\x1b[31mb"), visible("naïve 8 × 2"))
+    a\x1b[31mb naïve 8 × 2
+    """
+    return STEERING.sub(lambda mark: mark[0].encode("unicode_escape").decode(), text)

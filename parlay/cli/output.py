@@ -46,8 +46,13 @@ def _without_minus_zero(value: Any) -> Any:
 
 
 def tell(*lines: str) -> None:
-    """Write lines to stderr, each with its own; a person reads them on a terminal broken at spaces to its width."""
-    for line in filter(None, lines):
+    """Write lines to stderr, each with its own; a person reads them on a terminal broken at spaces to its width.
+
+    What a file's text would do to a terminal is spelt out.
+    """
+    from parlay.errors import visible
+
+    for line in filter(None, ("\n".join(map(visible, text.split("\n"))) for text in lines)):
         if sys.stderr.isatty():
             line = textwrap.fill(line, _width(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         sys.stderr.write(f"{line}\n")

@@ -6,7 +6,7 @@ A field left at None takes the default that the framework documents (parlay.esti
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import date, datetime
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator
@@ -94,14 +94,12 @@ class Workload(Spec):
     @field_validator("framework_date", mode="before")
     @classmethod
     def _date(cls, given: object) -> object:
-        if isinstance(given, date):  # TOML has dates of its own
-            return given.isoformat()
+        if isinstance(given, date):  # TOML has dates of its own, and with a time, whose day counts
+            return given.isoformat()[: len("2025-11-30")]
         if not isinstance(given, str) and (not isinstance(given, int) or isinstance(given, bool)):
             return given
-        try:
-            return date.fromisoformat(
-                str(given)
-            ).isoformat()  # eras compare one spelling, whether 20250630 or 2025-W27-1 was written
+        try:  # eras compare one spelling, whether 20250630, 2025-W27-1 or 2025-06-30T12:00:00 was written
+            return datetime.fromisoformat(str(given)).date().isoformat()
         except ValueError:
             raise ValueError(f"'{str(given)[:40]}' is not a date; write it like 2025-11-30") from None
 

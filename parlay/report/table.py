@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from parlay.errors import visible
+
 GAP = "  "
 _PARTS = re.compile(r"[^/_+.,=-]*[/_+.,=-]|[^/_+.,=-]+")  # where a word that is too long may be broken
 LINE_ENDS = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
@@ -48,9 +50,9 @@ def render(columns: Sequence[Column], rows: Sequence[Sequence[str]], page: Page,
     """Return the lines of a table that fits the page.
 
     Where it is too wide, headers are broken at spaces first, then the columns with the highest `drop` are left out, then
-    texts are broken into lines; a cell's own line ends are spaces. A page without a width gets one line a row.
+    texts are broken into lines; a cell's own line ends are spaces, and what else steers a terminal is spelt out. A page without a width gets one line a row.
     """
-    rows = [[LINE_ENDS.sub(" ", cell) for cell in row] for row in rows]
+    rows = [[visible(LINE_ENDS.sub(" ", cell)) for cell in row] for row in rows]
     widths, shown = _fitted(columns, rows, page, len(indent))
 
     def lines(cells: Sequence[str]) -> list[str]:

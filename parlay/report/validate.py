@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parlay.errors import visible
 from parlay.report.table import Column, Page, render, wrap
 from parlay.units import significant
 from parlay.validation import tables
@@ -59,7 +60,7 @@ def validation_lines(v: Validation, page: Page, *, worst: int) -> list[str]:
         out += ["", *_worst(tables.worst(v, worst), page)]
     if worst and figures:
         out += ["", *_worst_memory(tables.worst_memory(v, worst), page)]
-    return [*out, *_notes(v, page), *_unpredicted(v, page)]
+    return [*out, *_notes(v, page), *_without_speed(v, page), *_unpredicted(v, page)]
 
 
 def _naive(v: Validation, page: Page) -> list[str]:
@@ -97,7 +98,7 @@ def _held(v: Validation, page: Page, most: int) -> list[str]:
         return []
     lines = ["", *render((Column(HELD[0], right=False), *(Column(name) for name in HELD[1:])), rows, page)]
     over = sorted((p for p in tables.trained(v) if p.fullness > 1.0), key=lambda p: -p.fullness)[:most]
-    named = ", ".join(f"{p.run.id} {percent(p.fullness)} %" for p in over)
+    named = visible(", ".join(f"{p.run.id} {percent(p.fullness)} %" for p in over))
     return [*lines, *wrap(f"fullest: {named}", page)] if over else lines
 
 
@@ -155,6 +156,7 @@ def _worst_memory(rows: Sequence[tuple[Prediction, MemoryPrediction]], page: Pag
 
 
 MOST_NOTES = 20
+MOST_NAMED = 5  # runs of one reason
 
 
 def _notes(v: Validation, page: Page) -> list[str]:
@@ -168,9 +170,31 @@ def _notes(v: Validation, page: Page) -> list[str]:
     return ["", *render(columns, rows[:MOST_NOTES], page), *said]
 
 
+def _without_speed(v: Validation, page: Page) -> list[str]:
+    """Return the runs whose memory alone is compared, though they print a figure of speed."""
+    groups: dict[str, list[str]] = {}
+    for p in v.predictions:
+        if p.measured_s is None and (p.run.flops_per_s_per_gpu is not None or p.run.columns.get("mfu", "").strip()):
+            groups.setdefault(p.measured_how, []).append(p.run.id)
+    rows = [
+        [f"{len(ids):,}", why, ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")]
+        for why, ids in groups.items()
+    ]
+    columns = (
+        Column("runs"),
+        Column("no speed to compare, because", right=False, text=True),
+        Column("which", right=False, text=True),
+    )
+    return ["", *render(columns, rows, page)] if rows else []
+
+
 def _unpredicted(v: Validation, page: Page) -> list[str]:
     if not v.unpredicted:
         return []
     rows = [[f"{count:,}", reason, run.id] for reason, count, run in tables.reasons(v)]
-    columns = (Column("runs"), Column("not predicted, because", right=False), Column("such as", right=False, drop=1))
+    columns = (
+        Column("runs"),
+        Column("not predicted, because", right=False, text=True),
+        Column("such as", right=False, text=True),
+    )
     return ["", *render(columns, rows, page)]

@@ -36,8 +36,9 @@ READING = """## How to repeat this
 A file of runs has the columns of `published-runs.csv` (in `parlay/validation/data/`), of vTrain's tables or of Megatron-LM's
 golden values; the header tells which. Columns that Parlay does not know are kept for `--where`.
 
-`8k` in a cell is 8,192, since sources mean powers of two with it; on the command line and in TOML files `8k` is 8,000. The row's
-assumptions say how it was read. A row whose layout cannot run its batch, whose id another row has, or whose cells cannot be understood
+`8k` in a cell, and in `--where`, is 8,192, since sources mean powers of two with it; elsewhere on the command line and in TOML files
+`8k` is 8,000. The row's assumptions say how it was read. A comma parts thousands (`9,000`); `60,5` is not understood. Where
+`gpus_per_node` is less than the usual node of the device has, the run is priced on nodes that small. A row whose layout cannot run its batch, whose id another row has, or whose cells cannot be understood
 is listed as not predicted, with the reason; a row without an id is called by its number. Where a step and tokens/s of one row differ by
 more than 5 % the step is compared, and the row's assumptions say so.
 """

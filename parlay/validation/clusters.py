@@ -8,7 +8,7 @@ from functools import lru_cache
 from parlay.errors import ParlayError
 from parlay.hardware.driver_names import device_key
 from parlay.hardware.load import load_cluster, load_device
-from parlay.hardware.spec import Cluster
+from parlay.hardware.spec import Cluster, Sourced
 from parlay.rates.choose import rates_for
 from parlay.rates.interface import Rates
 from parlay.validation.runs import Run
@@ -61,23 +61,47 @@ CARDS = (
     "rtx-pro-6000",
 )
 CARD_SERVER = "8x-"
+NODES_OF = "@"  # dgx-h100@4: with nodes of four GPUs
 
 
 def cluster_of(run: Run) -> tuple[Cluster | None, str]:
-    """Return the cluster of a run and what is assumed of its network; None where no catalog entry has the device."""
+    """Return the cluster of a run and what is assumed of its network and nodes; None where no catalog entry has the device."""
+    usual, said = _usual(run)
+    if usual is None:
+        return None, ""
+    cluster, nodes = _with_nodes(usual, run)
+    multi = run.gpus is not None and run.gpus > cluster.scale_up_gpus.value
+    network = f"network of the usual node of this device ({said})" if said and multi else ""
+    if usual.id.startswith(CARD_SERVER):
+        network = said
+    return cluster, "; ".join(filter(None, (network, nodes)))
+
+
+def _usual(run: Run) -> tuple[Cluster | None, str]:
+    """Return the catalog's cluster of a run, with nodes as they are there, and what is assumed of its network."""
     words = f"{run.framework} {run.notes} {run.citation} {run.source}".lower()
     given = device_key(run.hardware) or device_as_written(run.hardware)
     if given in CARDS:
         return cluster_named(CARD_SERVER + given), "eight cards over PCIe in a server, one 200 Gb/s port each"
     for hardware, pattern, name, said in CLUSTERS:
         if re.match(hardware, given) and re.search(pattern, words):
-            cluster = cluster_named(name)
-            multi = run.gpus is not None and run.gpus > cluster.scale_up_gpus.value
-            return cluster, f"network of the usual node of this device ({said})" if said and multi else ""
+            return cluster_named(name), said
     try:
         return cluster_named(given), ""
     except ParlayError:
         return None, ""
+
+
+def _with_nodes(usual: Cluster, run: Run) -> tuple[Cluster, str]:
+    """Return a cluster with nodes as small as the run's, and what is assumed; racks, and nodes of several domains, stay as they are."""
+    node, given = int(usual.gpus_per_node.value), run.node_gpus
+    if given is None or given == node:
+        return usual, ""
+    if given > node or usual.scale_up_gpus.value != node:
+        return usual, f"gpus_per_node={given} is not what {usual.id} has ({node}): priced on its nodes"
+    return cluster_named(
+        f"{usual.id}{NODES_OF}{given}"
+    ), f"nodes of {usual.id} with {given} of its {node} GPUs, each with its network"
 
 
 def device_as_written(name: str) -> str:
@@ -100,12 +124,29 @@ def device_as_written(name: str) -> str:
 
 @lru_cache(maxsize=64)
 def cluster_named(name: str) -> Cluster:
-    """Return a cluster of the catalog, or a server of eight PCIe cards ("8x-h100-pcie"), read once."""
+    """Return a cluster of the catalog, a server of eight PCIe cards ("8x-h100-pcie"), or either with smaller nodes ("dgx-h100@4")."""
+    whole, smaller, gpus = name.rpartition(NODES_OF)
+    if smaller:
+        return _smaller(cluster_named(whole), name, int(gpus))
     card = name.removeprefix(CARD_SERVER)
     if card == name:
         return load_cluster(name)
     server = load_cluster("l40s-pcie-8")
     return server.model_copy(update={"id": name, "name": f"8x {card} in a PCIe server", "device": load_device(card)})
+
+
+def _smaller(cluster: Cluster, name: str, gpus: int) -> Cluster:
+    """Return a cluster with `gpus` in a node, which is its domain: each GPU keeps its share of ports and of the host."""
+    share = gpus / cluster.gpus_per_node.value
+
+    def part(given: Sourced | None) -> Sourced | None:
+        return given and given.model_copy(update={"value": given.value * share})
+
+    fields = ("gpus_per_node", "scale_up_gpus", "nics_per_node", "host_memory_bytes", "host_memory_bytes_per_s")
+    update = {field: part(getattr(cluster, field)) for field in fields}
+    return cluster.model_copy(
+        update=update | {"id": name, "name": f"{cluster.name}, nodes of {gpus} GPUs", "max_nodes": None, "aliases": ()}
+    )
 
 
 @lru_cache(maxsize=64)

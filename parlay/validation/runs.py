@@ -34,6 +34,11 @@ LONGEST_NAME = 32  # characters of a source that is a name, not a citation
 PUBLISHED = (
     "id", "framework", "model", "hardware", "num_gpus", "precision", "seq_len", "micro_batch", "global_batch", "tp", "pp", "dp",
 )  # fmt: skip
+OTHERS = (  # columns of published runs that a file may lack
+    "source", "provenance", "framework_version", "arch_json", "gpus_per_node", "sp", "cp", "vpp", "ep", "etp", "fsdp_or_zero",
+    "recompute", "offload", "overlap_notes", "tokens_per_s_per_gpu", "tflops_per_gpu", "flops_convention", "mfu", "step_time_s",
+    "peak_memory_gb", "notes", "tier",
+)  # fmt: skip
 SETTINGS = ("id", "recompute")
 VTRAIN = (
     "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers", "sequence length",
@@ -50,7 +55,8 @@ GB = 1e9
 # Megatron-Bridge's log divides torch.cuda.memory_stats() by 1.0e9 and keeps five digits (src/megatron/bridge/training/utils/
 # train_utils.py, report_memory, "mem-max-allocated-gigabytes"), which its tables copy, some with GiB behind it.
 DECIMAL_LOGS = r"megatron-bridge"
-NUMBER = r"(\d[\d,]*(?:\.\d+)?)"  # in a sentence: thousands may be parted by commas, and a full stop may follow
+THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?"  # a comma parts thousands or it is not understood: 60,5 may be 60.5
+NUMBER = rf"(?<![\d.,])({THOUSANDS}|\d+(?:\.\d+)?)(?!,?\d)"  # in a sentence, where a full stop may follow
 # What sources write into a cell that has no value.
 NOTHING = frozenset(("", "-", "--", "n/a", "na", "none", "null", "unknown", "not stated", "not printed", "?"))
 # Units that a cell may repeat, in the column's own; GB of these sources are GiB, and lengths of so many k are powers of two.
@@ -68,6 +74,24 @@ def number_of(text: str) -> float:
     19561.5
     """
     return float(text.replace(",", ""))
+
+
+def written_number(text: str) -> tuple[float, float]:
+    """Return a number as cells and filters write it, and the scale of its unit; raises ValueError with what is wrong.
+
+    Examples
+    --------
+    >>> written_number("8k"), written_number("12,300 ms"), written_number("1e3")
+    ((8192.0, 1024.0), (12.3, 0.001), (1000.0, 1.0))
+    """
+    number, unit = re.fullmatch(r"(.*?) ?([a-zA-Z]*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    scale = UNITS.get(unit.lower(), 0.0) if number else 0.0
+    if "," in number and not re.fullmatch(THOUSANDS, number):
+        raise ValueError("not understood: a comma parts groups of three digits, as in 12,345.6")
+    try:
+        return (float(number.replace(",", "")) * scale, scale) if scale else (float(text.replace(",", "")), 1.0)
+    except ValueError:
+        raise ValueError("not a number") from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +119,7 @@ class Run:
     precision: str
     tier: str
     gpus: int | None = None
+    node_gpus: int | None = None
     seq_len: int | None = None
     micro_batch: int | None = None
     global_batch: int | None = None
@@ -140,15 +165,13 @@ class Cells:
 
     def real(self, name: str) -> float | None:
         """Return a cell as a finite number above 0, None if it says nothing."""
-        text = self.text(name).replace(",", "").removeprefix("~").strip()
+        text = self.text(name).removeprefix("~").strip()
         if text.lower() in NOTHING:
             return None
-        number, unit = re.fullmatch(r"(.*?) ?([a-zA-Z]*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        scale = UNITS.get(unit.lower()) if number else None
         try:
-            value = float(text) if scale is None else float(number) * scale
-        except ValueError:
-            self.problems.append(f"{name} is '{text[:40]}', not a number")
+            value, scale = written_number(text)
+        except ValueError as error:
+            self.problems.append(f"{name} is '{text[:40]}', {error}")
             return None
         if not math.isfinite(value) or value <= 0:
             self.problems.append(f"{name} is {text[:40]}, not a number above 0")
@@ -250,6 +273,12 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         reader = csv.DictReader(io.StringIO(text, newline=""), restkey=BEYOND, restval="")
         header = [name.strip() for name in reader.fieldnames or []]
         reader.fieldnames = header
+        twice = [name for name in dict.fromkeys(header) if name and header.count(name) > 1]
+        if twice:
+            named = ", ".join(f"'{name[:40]}'" for name in twice[:10])
+            raise UsageError(
+                f"has a column twice: {named}", where=str(path), hint="which one counts cannot be told: keep one of each"
+            )
         rows = []
         for row in reader:
             cells = {k: v for k, v in row.items() if isinstance(v, str)}
@@ -312,11 +341,11 @@ def beyond_header(row: Mapping[str, str]) -> str:
 def _has_columns(header: list[str], needed: tuple[str, ...], path: Path) -> None:
     missing = [name for name in needed if name not in header]
     if missing:
-        near = nearest(missing[0], header)
-        more = f" (and {len(missing) - 1} more: {', '.join(missing[1:4])})" if len(missing) > 1 else ""
-        raise UsageError(
-            f"has no column '{missing[0]}'{more}", where=str(path), hint=f"did you mean {' or '.join(near)}?" if near else None
-        )
+        unknown = [name for name in header if name not in (*needed, *OTHERS)]  # a known column is not another one misspelt
+        near = {name: " or ".join(nearest(name, unknown)) for name in missing}
+        hints = [f"did you mean {found}{f' for {name}' if len(missing) > 1 else ''}?" for name, found in near.items() if found]
+        more = f" (and {len(missing) - 1} more: {', '.join(missing[1:])})" if len(missing) > 1 else ""
+        raise UsageError(f"has no column '{missing[0]}'{more}", where=str(path), hint=" ".join(hints) or None)
 
 
 def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
@@ -336,9 +365,9 @@ def published_run(row: Mapping[str, str], settings: Mapping[str, str]) -> Run:
         id=cells.text("id"), source=source_of(cells.text("id"), cells.text("source")), format="published", citation=cells.text("source"),
         framework=cells.text("framework"), version=cells.text("framework_version"), model=cells.text("model"),
         arch=MappingProxyType(arch), hardware=cells.text("hardware"), precision=cells.text("precision"), tier=cells.text("tier"),
-        gpus=cells.whole("num_gpus"), seq_len=cells.whole("seq_len"), micro_batch=cells.whole("micro_batch"),
+        gpus=cells.whole("num_gpus"), node_gpus=cells.whole("gpus_per_node"), seq_len=cells.whole("seq_len"), micro_batch=cells.whole("micro_batch"),
         global_batch=cells.whole("global_batch"), tp=cells.whole("tp"), cp=cells.whole("cp"), pp=cells.whole("pp"),
-        vpp=cells.degree("vpp"), ep=cells.degree("ep"), etp=cells.degree("etp"), dp=cells.whole("dp"), sp=cells.flag("sp"),
+        vpp=cells.degree("vpp"), ep=cells.whole("ep"), etp=cells.whole("etp"), dp=cells.whole("dp"), sp=cells.flag("sp"),
         step_s=cells.real("step_time_s"), tokens_per_s_per_gpu=cells.real("tokens_per_s_per_gpu"),
         flops_per_s_per_gpu=None if teraflops is None else teraflops * 1e12, flops_convention=cells.text("flops_convention"),
         memory=_published_memory(cells), notes=cells.text("notes"), columns=MappingProxyType(columns),

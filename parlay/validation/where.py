@@ -1,7 +1,7 @@
 """A small language to choose runs: hardware=h100-sxm and tier=A or gpus>=64.
 
 Comparisons are = != < <= > >= and ~ (holds the text); `and` binds stronger than `or`; parentheses group. A value with spaces
-stands in quotes. Fields are a run's own and every column of its file (of its settings as settings.NAME).
+stands in quotes, and 8k is 8,192 as in the cells of a file. Fields are a run's own and every column of its file (of its settings as settings.NAME).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parlay.hardware.load import load_device
 from parlay.layouts.vocabulary import Framework
 from parlay.validation.clusters import cluster_of
 from parlay.validation.habits import habit_of
-from parlay.validation.runs import Run
+from parlay.validation.runs import Run, written_number
 from parlay.validation.settings import precision_of
 
 Predicate = Callable[[Run], bool]
@@ -26,6 +26,10 @@ MOST_CHARACTERS = 2000
 OWN = (
     "id", "source", "format", "framework", "version", "model", "hardware", "precision", "tier", "gpus", "seq_len",
     "micro_batch", "global_batch", "tp", "cp", "pp", "vpp", "ep", "etp", "dp",
+)  # fmt: skip
+NUMBERS = (
+    "gpus", "num_gpus", "gpus_per_node", "seq_len", "micro_batch", "global_batch", "tp", "cp", "pp", "vpp", "ep", "etp", "dp",
+    "step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu", "peak_memory_gb",
 )  # fmt: skip
 LISTED = ("framework", "hardware", "precision", "tier", "source")  # columns whose values a message lists
 WHERE = "--where"
@@ -142,6 +146,11 @@ class _Parser:
             raise UnknownNameError(
                 "column", name.text, self.known, where=WHERE, hint="such as hardware, model, source, tier, precision or gpus"
             )
+        if name.text in NUMBERS and mark.text[0] in "<>" and _number(value.text.strip()) is None:
+            raise UsageError(
+                f"{name.text} {mark.text} '{value.text[:40]}' compares with no number", where=WHERE,
+                hint="a number may be written 8192, 8,192 or 8k (8,192)",
+            )  # fmt: skip
         ours = name.text == "framework" and value.text.lower() not in self.frameworks
         return comparison(name.text, mark.text, value.text, of_ours=ours)
 
@@ -227,6 +236,6 @@ ORDER: dict[str, Callable[[int], bool]] = {
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return written_number(text)[0]
     except ValueError:
         return None

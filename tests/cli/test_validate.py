@@ -39,12 +39,15 @@ def test_own_files(capsys, tmp_path):
 def test_asked_wrongly(capsys, tmp_path):
     (tmp_path / "r.csv").write_text(HEADER + ROW)
     (tmp_path / "bad.csv").write_text(HEADER.replace("precision", "colour") + ROW)
+    (tmp_path / "twice.csv").write_text(HEADER.replace("dp,", "dp,\x1b[1mx,\x1b[1mx,") + ROW)
     for arguments, message in (
         (["--where", "hardwear=h100-sxm"], "unknown column 'hardwear'"),
         (["--where", "tier="], "ends where a value should stand"),
         (["--where", "tier=Z"], "keeps no run"),
         (["--runs", str(tmp_path / "none.csv")], "no such file"),
         (["--runs", str(tmp_path / "bad.csv")], "has no column 'precision'"),
+        (["--runs", str(tmp_path / "twice.csv")], r"has a column twice: '\x1b[1mx'"),
+        (["--where", "seq_len>=8q"], "compares with no number"),
         (["--settings", str(tmp_path / "r.csv")], "needs --runs"),
         (["--worst", "-1"], "worst"),
     ):

@@ -130,13 +130,59 @@ def test_gpt_oss_has_biases_sinks_and_its_own_head_width():
         ({"rope_type": "yarn", "factor": 1.0}, False),
         ({"full_attention": {"rope_type": "yarn", "factor": 8.0}, "sliding_attention": {"rope_type": "default"}}, True),
         ({"rope_type": "llama3", "factor": 8.0}, False),
-        ("yarn", False),  # no table: never read before, and no reason to refuse a file now
+        ({"rope_type": "YaRN", "factor": 8.0}, True),
+        ({"rope_type": "banana", "factor": 8.0}, False),
+        ({"rope_type": "yarn", "factor": 8.0, "mscale": None, "attention_factor": None, "mscale_all_dim": 0}, True),
+        ({"type": "yarn", "factor": None, "original_max_position_embeddings": 4096}, True),
+        ({"rope_type": "default", "factor": None}, False),
+        ({"type": "dynamic", "factor": 0.5}, False),
+        ({}, False),
         (None, False),
     ],
 )
 def test_yarn_scales_cos_and_sin(scaling, scaled):
     spec = read(rope_scaling=scaling)
     assert only(spec).mixer.rope_scaled is scaled
+
+
+BROKEN = ("four", -2, 0, None, [4], float("nan"), float("inf"), True, 10**400, {})
+
+
+@pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("kind", ["yarn", "linear"])
+@pytest.mark.parametrize("factor", BROKEN, ids=lambda value: str(value)[:8])
+def test_a_broken_factor_is_refused(name, kind, factor):
+    with pytest.raises(UsageError, match=r"must be a number above 0|is null, and there is no") as caught:
+        read(**{name: {"type": kind, "factor": factor}})
+    assert caught.value.where == f"test.json: {name}.factor"
+
+
+@pytest.mark.parametrize(
+    ("scaling", "place", "message"),
+    [
+        ("yarn", "", "must be a table"),
+        (4.0, "", "must be a table"),
+        ([4], "", "must be a table"),
+        ({"full_attention": 4}, ".full_attention", "must be a table"),
+        ({"full_attention": {"rope_type": "yarn", "factor": "8"}}, ".full_attention.factor", "must be a number above 0"),
+        ({"rope_type": 3}, ".rope_type", "must be a word"),
+        ({"rope_type": "yarn", "factor": 4, "attention_factor": 0}, ".attention_factor", "must be a number above 0"),
+        ({"rope_type": "yarn", "factor": 4, "mscale": "1"}, ".mscale", "must be a number from 0"),
+    ],
+)
+def test_broken_scaling_names_its_key(scaling, place, message):
+    with pytest.raises(UsageError) as caught:
+        read(rope_scaling=scaling)
+    assert caught.value.where == f"test.json: rope_scaling{place}"
+    assert message in caught.value.message
+
+
+def test_a_kind_of_scaling_that_is_not_known_is_told():
+    def ignored(kind):
+        return read_config(json.dumps(LLAMA | {"rope_scaling": {"rope_type": kind, "factor": 8.0}}), "test.json").ignored
+
+    assert any("the kind 'banana' is not known" in text for text in ignored("Banana"))
+    assert not any("not known" in text for text in ignored("LLAMA3"))
 
 
 def test_yarn_leaves_windows_alone_where_a_file_or_olmo_3_says_so():

@@ -15,7 +15,7 @@ from parlay.validation.runs import read_runs
 
 ROW = {
     "id": "row-001", "framework": "torchtitan", "framework_version": "2025-01", "model": "Llama3-8B", "hardware": "h100-sxm",
-    "num_gpus": "8", "precision": "bf16", "seq_len": "8192", "micro_batch": "1", "global_batch": "128", "tp": "1", "cp": "1",
+    "num_gpus": "8", "precision": "bf16", "gpus_per_node": "", "seq_len": "8192", "micro_batch": "1", "global_batch": "128", "tp": "1", "cp": "1",
     "pp": "1", "vpp": "", "ep": "", "etp": "", "dp": "8", "fsdp_or_zero": "", "recompute": "", "offload": "", "arch_json": "",
     "step_time_s": "10", "peak_memory_gb": "60", "tokens_per_s_per_gpu": "", "tflops_per_gpu": "", "notes": "", "tier": "A",
 }  # fmt: skip
@@ -327,7 +327,62 @@ def test_a_step_and_a_speed_that_contradict_each_other(file_of, speed, told):
     assert found.notes == (("the step of 10 s is compared, though 2,000 tokens/s per GPU make it 65.54 s",) if told else ())
 
 
-@pytest.mark.parametrize("name", ["tp", "cp", "pp", "dp"])
+@pytest.mark.parametrize("text", ["60,5", "14,56", "9.000,5", "9,00,0", "0,500", "1,0000", ",5", "12,34 s", "-1,024"])
+def test_a_comma_that_parts_no_thousands_is_not_understood(file_of, text):
+    """60,5 may be 60.5, and was read as 605."""
+    cells = ({"step_time_s": text}, {"peak_memory_gb": text})
+    step, memory = read_runs(file_of(*(ROW | {"id": name} | more for name, more in zip("ab", cells, strict=True)))[0])
+    assert map_run(step).reason.startswith(f"step_time_s is '{text}', not understood: a comma parts groups of three digits")
+    assert case(map_run(memory)).run.memory == ()
+    assert any(f"peak_memory_gb is '{text}'" in said and said.endswith("left out") for said in memory.readings)
+
+
+@pytest.mark.parametrize(("text", "value"), [("9,000", 9000), ("1,234,567.8", 1234567.8), ("~1,024 ms", 1.024), ("12.5", 12.5)])
+def test_a_comma_that_parts_thousands(file_of, text, value):
+    run = read_runs(file_of(ROW | {"step_time_s": text})[0])[0]
+    assert run.step_s == pytest.approx(value)
+    assert not run.problems
+
+
+@pytest.mark.parametrize("notes", ["60,5 samples/s cluster total", "1,0000 tokens/s total"])
+def test_a_speed_in_notes_with_another_comma_is_none(mapped, notes):
+    assert measured_step(case(mapped(notes=notes, step_time_s=""))).step_s is None
+
+
+TWO_NODES = {"num_gpus": "16", "framework": "Megatron-LM", "model": "Llama3-8B", "tp": "8", "dp": "2"}
+
+
+def test_smaller_nodes_take_tensor_parallelism_over_the_network(file_of):
+    rows = [ROW | TWO_NODES | {"id": f"n-{n}", "gpus_per_node": n} for n in ("", "8", "4", "2", "1")]
+    found = validate_runs(read_runs(file_of(*rows)[0])).predictions
+    seconds = [p.predicted_s for p in found]
+    assert seconds[0] == seconds[1]
+    assert 1.2 * seconds[1] < seconds[2] < seconds[3] < seconds[4]
+    cluster = found[2].case.cluster
+    assert (cluster.id, cluster.gpus_per_node.value, cluster.scale_up_gpus.value) == ("dgx-h100@4", 4, 4)
+    assert cluster.nic_bytes_per_s_per_gpu == found[1].case.cluster.nic_bytes_per_s_per_gpu
+    assert any("nodes of dgx-h100 with 4 of its 8 GPUs" in said for said in found[2].case.assumptions)
+    assert not any("nodes of" in said for said in found[1].case.assumptions)
+
+
+@pytest.mark.parametrize(("hardware", "given", "cluster"), [("h100-sxm", "16", "dgx-h100"), ("gb200", "2", "gb200-nvl72")])
+def test_racks_and_larger_nodes_stay_and_say_so(mapped, hardware, given, cluster):
+    found = case(mapped(hardware=hardware, gpus_per_node=given))
+    assert found.cluster.id == cluster
+    assert any(f"gpus_per_node={given} is not what {cluster} has" in said for said in found.assumptions)
+
+
+def test_cards_of_a_smaller_server(file_of):
+    (found,) = validate_runs(read_runs(file_of(ROW | {"hardware": "h100-pcie", "gpus_per_node": "4"})[0])).predictions
+    assert (found.case.cluster.id, found.case.cluster.device.id) == ("8x-h100-pcie@4", "h100-pcie")
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "abc", "2.5"])
+def test_a_node_of_no_whole_number_of_gpus_is_refused(mapped, text):
+    assert mapped(gpus_per_node=text).reason.startswith("gpus_per_node is ")
+
+
+@pytest.mark.parametrize("name", ["tp", "cp", "pp", "dp", "ep", "etp"])
 def test_a_degree_of_nought_is_not_one(mapped, name):
     found = mapped(**{name: "0"})
     assert isinstance(found, Unmapped)
@@ -354,3 +409,34 @@ def test_an_id_of_two_lines_stands_on_one(file_of):
     assert any(line.startswith("one two ") for line in lines)
     assert any(line.endswith("  three four") for line in lines)
     assert all(line.isprintable() for line in lines)
+
+
+def test_what_would_steer_a_terminal_is_spelt_out(file_of):
+    path, _ = file_of(
+        ROW | {"id": "\x1b[31mred\x07"}, ROW | {"id": "\x9b2J", "tp": "0"}, ROW | {"id": "x", "framework": "\x1b]0;t"}
+    )
+    lines = validation_lines(validate_runs(read_runs(path)), Page(), worst=5)
+    assert all(line.isprintable() for line in lines)
+    for name in ("\\x1b[31mred\\x07", "\\x9b2J", "the framework '\\x1b]0;t' is not known"):
+        assert any(name in line for line in lines)
+
+
+def test_a_row_that_is_not_predicted_is_named_on_a_narrow_page(file_of):
+    names = ("a-1", "a-rather-long-name-of-a-run-on-our-own-cluster-1")
+    path, _ = file_of(*(ROW | {"id": name, "framework": f"own {name}"} for name in names))
+    lines = validation_lines(validate_runs(read_runs(path)), Page(80), worst=5)
+    assert max(map(len, lines)) <= 80
+    assert not any("left out" in line for line in lines)
+    head = next(i for i, line in enumerate(lines) if "because" in line)
+    assert lines[head].split() == ["runs", "not", "predicted,", "because", "such", "as"]
+    assert lines[head + 1].endswith("  a-1")
+
+
+def test_a_speed_that_cannot_be_compared_is_told(file_of):
+    silent = {"step_time_s": "", "tflops_per_gpu": "400"}
+    path, _ = file_of(ROW | silent, *(ROW | silent | {"id": f"b-{i}"} for i in range(6)), ROW | {"id": "c-1", "step_time_s": ""})
+    lines = validation_lines(validate_runs(read_runs(path)), Page(), worst=5)
+    (row,) = (line for line in lines if "a convention that is not known" in line)
+    assert row.split()[0] == "7"
+    assert row.endswith("  row-001, b-0, b-1, b-2, b-3, ...")
+    assert any(line.split()[1:5] == ["no", "speed", "to", "compare,"] for line in lines)

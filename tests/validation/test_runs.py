@@ -118,6 +118,9 @@ def test_settings_are_joined_by_id(tmp_path):
         (HEADER, "has a header but no rows"),
         (HEADER.replace("precision,", "") + ROW.replace("bf16,", ""), "has no column 'precision'"),
         (HEADER.replace("tp,pp,dp", "t,p,d") + ROW, "has no column 'tp' (and 2 more: pp, dp)"),
+        ("id,model,hardware,num_gpus,seq_len,global_batch,pp,dp\n" + ROW, "'framework' (and 3 more: precision, micro_batch, tp)"),
+        (HEADER.replace("dp,", "dp,tp,") + ROW, "has a column twice: 'tp'"),
+        (HEADER.replace("dp,", "dp,x,y, x ,y,") + ROW, "has a column twice: 'x', 'y'"),
         ("name,price\napple,1\n", "is not a file of runs"),
         (HEADER + "x\0y\n", "holds zero bytes"),
         (HEADER + '"' + "x" * 200_000 + '"\n', "is not a CSV file"),
@@ -136,6 +139,17 @@ def test_a_missing_column_suggests_a_near_one(tmp_path):
         read_runs(write(tmp_path, HEADER.replace("seq_len", "seq_length") + ROW))
     assert caught.value.message == "has no column 'seq_len'"
     assert "seq_length" in caught.value.hint
+
+
+def test_a_column_that_is_known_is_not_another_one_misspelt(tmp_path):
+    header = HEADER.replace("micro_batch,", "").replace("tp,", "etp,")
+    with pytest.raises(UsageError) as caught:
+        read_runs(write(tmp_path, header + ROW))
+    assert caught.value.message == "has no column 'micro_batch' (and 1 more: tp)"
+    assert caught.value.hint is None
+    with pytest.raises(UsageError) as caught:
+        read_runs(write(tmp_path, header.replace("num_gpus", "numgpus").replace("etp", "microbatch") + ROW))
+    assert caught.value.hint == "did you mean numgpus for num_gpus? did you mean microbatch for micro_batch?"
 
 
 def test_a_missing_file_a_folder_and_a_binary(tmp_path):

@@ -55,6 +55,8 @@ def test_filters(runs, text, count):
         ("= tier A", "is not a comparison"),
         ("tier == A", "is not a comparison"),
         ("tier='A", "cannot be read"),
+        ("gpus>=8q", "gpus >= '8q' compares with no number"),
+        ("gpus<6,0", "gpus < '6,0' compares with no number"),
         ("(" * 60 + "tier=A" + ")" * 60, "more than 50 parentheses"),
         ("tier=A or " * 400, "longer than 2000"),
     ],
@@ -76,6 +78,12 @@ def test_numbers_compare_as_numbers_and_text_without_case(runs):
     assert {run.gpus for run in choose(runs, "gpus=8.0 and format=published")} == {8}
     assert not choose(runs, "model<5 and format=published and source=titan")  # text is not smaller than a number
     assert {run.precision for run in choose(runs, "precision=BF16 and format=published")} == {"bf16", "bf16 (amp)"}
+
+
+@pytest.mark.parametrize("text", ["seq_len>=8k", "seq_len>=8,192", "seq_len >= 8Ki"])
+def test_a_filter_reads_numbers_as_cells_are_read(runs, text):
+    long = [run for run in runs if run.seq_len is not None and run.seq_len >= 8192]
+    assert choose(runs, text) == long
 
 
 @settings(max_examples=100, deadline=None)

@@ -132,6 +132,15 @@ class Keys:
             return number
         return None if value is None else self._whole(key, value, low, high)
 
+    def real(self, name: str, *, nought: bool = False) -> float | None:
+        """Return a number above 0, or 0 too with `nought`; None if it is null or absent."""
+        value = self.find(name)[1]
+        if value is MISSING or value is None:
+            return None
+        if type(value) in (int, float) and 0 <= value <= MAX_SIZE and (value > 0 or nought):
+            return float(value)
+        raise self.error(name, f"must be a number {'from' if nought else 'above'} 0 up to {MAX_SIZE}, got {shown(value)}")
+
     def flag(self, name: str, fallback: bool = False) -> bool:
         """Return a truth value; null counts as false, as it does for the class."""
         key, value = self.find(name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from parlay.models.huggingface import experts as routing
-from parlay.models.huggingface.reader import Keys
+from parlay.models.huggingface.reader import Keys, printable
 from parlay.models.huggingface.shapes import (
     Activation,
     Draft,
@@ -268,6 +268,12 @@ def attentions(keys: Keys, recipe: Recipe, hidden: int, count: int) -> list[Grou
     return [made[window] for window in windows]
 
 
+SCALES = ("attention_factor", "mscale", "mscale_all_dim")  # what multiplies cos and sin
+UNSCALED = frozenset(("default", "mrope"))
+BEFORE = "original_max_position_embeddings"
+SCALINGS = ("default", "linear", "dynamic", "ntk", "yarn", "longrope", "su", "llama3", "mrope", "proportional")  # kinds there are
+
+
 def scaled_rotary(keys: Keys, windowed: bool) -> bool:
     """Return whether cos and sin carry a factor in layers with or without a window: YaRN's, unless it is 1 or its two scales cancel.
 
@@ -275,16 +281,22 @@ def scaled_rotary(keys: Keys, windowed: bool) -> bool:
     angles alone, or are read by no framework whose kernels differ.
     """
     for name in ("rope_scaling", "rope_parameters"):
-        table = keys.find(name)[1]
-        if isinstance(table, dict) and isinstance(
-            of_kind := table.get("sliding_attention" if windowed else "full_attention"), dict
-        ):
-            table = of_kind
-        if isinstance(table, dict) and "yarn" in (table.get("rope_type"), table.get("type")):
-            both = (table.get("mscale"), table.get("mscale_all_dim"))
-            if (factor := table.get("attention_factor")) is not None:
-                return factor not in (1, 1.0)
-            return both[0] != both[1] if all(both) else table.get("factor") not in (1, 1.0)
+        table = keys.table(name)
+        if table is None:
+            continue
+        table = table.table("sliding_attention" if windowed else "full_attention") or table
+        words = [kind.lower() for kind in map(table.text, ("rope_type", "type")) if kind]
+        own, mscale, every_mscale = (table.real(key, nought=key != "attention_factor") for key in SCALES)
+        factor = table.real("factor")
+        if table.find("factor")[1] is None and not UNSCALED.issuperset(words) and not table.has(BEFORE):
+            raise table.error("factor", f"is null, and there is no {BEFORE} that it follows from", hint="such as 8.0")
+        for word in words:
+            if word not in SCALINGS:
+                keys.log.ignore(f"{name}: the kind '{printable(word)}' is not known, so it is taken to scale angles alone")
+        if "yarn" in words:
+            if own is not None:
+                return own != 1
+            return mscale != every_mscale if mscale and every_mscale else factor != 1
     return False
 
 
