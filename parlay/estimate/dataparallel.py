@@ -19,7 +19,7 @@ from parlay.estimate.local import LocalParameters
 from parlay.estimate.optimizer import optimizer_step
 from parlay.estimate.overlap import lost_s
 from parlay.estimate.pipes import Owned, Pipes
-from parlay.estimate.placement import data_groups, domains, shards_of
+from parlay.estimate.placement import data_groups, domains, inner_group, shards_of
 from parlay.estimate.shard import agreeing, distinct
 from parlay.estimate.stages import Stages
 from parlay.estimate.terms import Term, spread
@@ -191,8 +191,8 @@ def _moved(
                 continue
             pieces = np.where(by_layer[:, None], layers, _buckets(settings, layouts, parameters))
             amount, pieces = (np.take_along_axis(each, at, axis=1)[:, 0] for each in (parameters, pieces))
-            size = np.where(by_layer, np.minimum(group.size, shards[:, 0]), group.size)
-            one = Group(size, np.minimum(group.local, size))
+            one = inner_group(group, np.where(by_layer, shards[:, 0], group.size))
+            size = one.size
             each = bytes_each * amount / pieces
             told = wires.told(op, each, one, pieces)
             if op == "reduce_scatter" and zero0.any():
@@ -201,7 +201,7 @@ def _moved(
             if op == "all_gather":
                 told = {key: np.where(zero0, np.nan, value) for key, value in told.items()}
             found |= {f"{kind}_{key}": value for key, value in told.items()}
-            copies = Group(group.size / size, np.maximum(group.local / one.local, 1.0))
+            copies = Group(group.size / size, np.maximum(np.floor(group.local / size), 1.0))
             if op == "reduce_scatter" and (copies.size > 1).any():  # HSDP: summed over the copies as well
                 told = wires.told("all_reduce", each / size, copies, pieces)
                 found |= {f"{kind}_copies_{key}": np.where(copies.size > 1, value, np.nan) for key, value in told.items()}
@@ -456,11 +456,11 @@ def _layer_transfers(settings: Settings, rates: Rates, movers: _Movers) -> _Tran
     for parameters, learning, group, shards in kinds:
         # HSDP: the innermost ranks share one copy; its gradients are then reduced over the copies.
         size, local = group.size[:, None], group.local[:, None]
-        inner = Group(np.minimum(size, shards), np.minimum(local, shards))
+        inner = inner_group(Group(size, local), shards)
         gather = gather + rates.collective("all_gather", settings.wire_bytes * parameters / movers.layers, inner).seconds
         each = learning / movers.layers
         reduced = rates.collective("reduce_scatter", sent * each, inner)
-        copies = Group(size / inner.size, np.maximum(local / inner.local, 1.0))
+        copies = Group(size / inner.size, np.maximum(np.floor(local / inner.size), 1.0))
         again = rates.collective("all_reduce", sent * each / inner.size, copies).seconds
         scatter = scatter + reduced.seconds + np.where(copies.size > 1, again, 0.0)
         source = reduced.source

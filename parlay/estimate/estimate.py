@@ -21,7 +21,7 @@ from parlay.estimate.stages import Stages, stages_of
 from parlay.estimate.terms import Term
 from parlay.estimate.time import StepTime, step_time
 from parlay.estimate.timeline import with_timeline
-from parlay.estimate.traits import SENDS
+from parlay.estimate.traits import send_by_place
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.rules import Violation, check
@@ -108,9 +108,9 @@ class Estimate:
         return expected(features_of(self.model, self.cluster, self.workload, self.layout))
 
 
-def deciding_stages(model: ModelSpec, workload: Workload, layouts: Layouts) -> Stages:
+def deciding_stages(model: ModelSpec, cluster: Cluster, workload: Workload, layouts: Layouts) -> Stages:
     """Return the stages that can decide: one of each content, or all where what a stage sends depends on its place."""
-    return stages_of(model, layouts, workload.global_batch, every=workload.framework in SENDS)
+    return stages_of(model, layouts, workload.global_batch, every=send_by_place(cluster, workload))
 
 
 def price(
@@ -118,7 +118,7 @@ def price(
 ) -> Prices:
     """Return memory and time of `layouts`; with `every` all stages are listed, else those that can decide."""
     model = with_bf16_ends(model, workload)
-    stages = stages_of(model, layouts, workload.global_batch) if every else deciding_stages(model, workload, layouts)
+    stages = stages_of(model, layouts, workload.global_batch) if every else deciding_stages(model, cluster, workload, layouts)
     pipes = Pipes.of(model, cluster, workload, layouts, stages)
     held = memory(model, cluster, workload, layouts, stages, pipes=pipes)
     return Prices(layouts, held, step_time(model, cluster, workload, layouts, stages, rates, pipes))
@@ -135,7 +135,7 @@ def price_memory(
 ) -> Memory:
     """Return the memory of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
     model = with_bf16_ends(model, workload)
-    stages = deciding_stages(model, workload, layouts) if stages is None else stages
+    stages = deciding_stages(model, cluster, workload, layouts) if stages is None else stages
     return memory(model, cluster, workload, layouts, stages, pipes=pipes)
 
 
@@ -151,7 +151,7 @@ def price_time(
 ) -> StepTime:
     """Return the time of a step of `layouts`, on the stages that can decide and by pipes worked out here, unless given."""
     model = with_bf16_ends(model, workload)
-    stages = deciding_stages(model, workload, layouts) if stages is None else stages
+    stages = deciding_stages(model, cluster, workload, layouts) if stages is None else stages
     pipes = pipes or Pipes.of(model, cluster, workload, layouts, stages)
     return step_time(model, cluster, workload, layouts, stages, rates, pipes)
 

@@ -49,13 +49,18 @@ def least_steps(time: StepTime, most: float = np.inf) -> Array:
     """
     pipes, row_of = time.pipes, time.pipes.row_of
     working = time.step - time.bubble  # nothing of a step runs beside its pipeline
+    m = np.ones(len(pipes.layouts))
+    m[row_of] = time.micro_batches
+    one, there = time.by_pipe, pipes.stages.exists
+    told, least_told = (np.where(there, one.forward + one.backward + s, 0.0).max(axis=1) for s in (one.sends, one.least_sends))
+    working = working - (m * (told - least_told))[row_of]  # a stage may stand for others that send less
     looked = np.zeros(len(pipes.layouts), dtype=bool)
     looked[row_of[working <= most]] = True
     rows = np.flatnonzero(looked & (pipes.layouts.pp > 1))
     least = np.zeros(len(pipes.layouts))
     if len(rows):
-        m, hop = np.ones((2, len(pipes.layouts)))
-        m[row_of], hop[row_of] = time.micro_batches, time.hops
+        hop = np.ones(len(pipes.layouts))
+        hop[row_of] = time.hops
         hop = hop / (2.0 * np.maximum(pipes.layouts.pp - 1, 1))  # of one transfer beside compute, from chunk to chunk
         least[rows] = _least_bubbles(time, rows, m[rows][:, None], hop[rows][:, None])
     return np.asarray(np.where(pipes.layouts.pp[row_of] > 1, working + least[row_of], time.step))
@@ -68,7 +73,7 @@ def _least_bubbles(time: StepTime, rows: Ints, m: Array, hop: Array) -> Array:
     """
     x, stages, one = time.pipes.layouts.take(rows), time.pipes.stages.take(rows), time.by_pipe
     there, p = stages.exists, x.pp[:, None].astype(np.float64)
-    busy = np.where(there, one.forward[rows] + one.backward[rows] + one.sends[rows], 0.0)
+    busy = np.where(there, one.forward[rows] + one.backward[rows] + one.least_sends[rows], 0.0)
     forward, backward = (s + np.where(there, hop, 0.0) for s in _entry_s(time, rows, stages))
     fill, drain, around = (_Sums(stages, p, s) for s in (forward, backward, forward + backward))
     earliest, latest = stages.index.astype(np.float64), stages.index + stages.count - 1.0
@@ -79,7 +84,7 @@ def _least_bubbles(time: StepTime, rows: Ints, m: Array, hop: Array) -> Array:
         longest = np.maximum(longest, before + m * busy + np.where(whole, drain.before(q), 0.0))
     if (plain | gpipe).any():  # where the earliest of a content stands is known, so what it waits for is
         behind, n = around.behind(earliest), np.minimum(p - earliest, m)
-        own = (s[rows] + one.sends[rows] / 2 for s in (one.forward, one.backward))
+        own = (s[rows] + one.least_sends[rows] / 2 for s in (one.forward, one.backward))
         first, last = (np.maximum(behind - (n - 1) * s, 0.0) for s in own)
         waits = np.where(gpipe, behind, np.where(m > n, first + last, np.maximum(first, last)))
         waited = fill.before(earliest) + m * busy + waits + drain.before(earliest)
@@ -90,7 +95,7 @@ def _least_bubbles(time: StepTime, rows: Ints, m: Array, hop: Array) -> Array:
 def _entry_s(time: StepTime, rows: Ints, stages: Stages) -> tuple[Array, Array]:
     """Return the least seconds, forward and backward, of the chunk that a micro-batch enters a stage by; all chunks send."""
     one, row_of = time.by_pipe, time.pipes.shard.row_of[rows]
-    own = one.sends[rows] / 2  # either way
+    own = one.least_sends[rows] / 2  # either way
     some = np.where(stages.exists, own, np.inf).min(axis=1, keepdims=True)  # of each stage
     sends = np.where(stages.chunks > 1, some, own)
     forward, backward = one.forward[rows], one.backward[rows]

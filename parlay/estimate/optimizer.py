@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parlay.estimate.frameworks import Settings
 from parlay.estimate.memory_weights import Matrix, orthogonalised
 from parlay.estimate.pipes import Owned
-from parlay.estimate.placement import copies_of_a_stage, data_groups, domains, shards_of
+from parlay.estimate.placement import copies_of_a_stage, data_groups, domains, inner_group, shards_of
 from parlay.estimate.shard import Shard
 from parlay.estimate.terms import Term, total, weakest
 from parlay.formulas.optimizer_step import host_step_s, newton_schulz_flops, step_traffic_bytes
@@ -240,8 +240,8 @@ def _exchange(
     if settings.framework not in ("torchtitan", "deepspeed") or not cut.any():
         return sent, seconds, source
     for grouped, group, shards in zip((False, True), data_groups(layouts, domain), shards_of(layouts), strict=True):
-        size = np.minimum(group.size[:, None], shards)
-        inner = Group(size, np.minimum(group.local[:, None], size))
+        inner = inner_group(Group(group.size[:, None], group.local[:, None]), shards)
+        size = inner.size
         if settings.framework == "torchtitan":
             there = rates.collective("all_to_all", 4.0 * elements[grouped] / size, inner)
             nbytes, both = 2 * 4.0 * elements[grouped] / size, 2 * there.seconds

@@ -34,19 +34,20 @@ def _strides(layouts: Layouts, order: tuple[Axis, ...]) -> dict[Axis, Array]:
 def domains(cluster: Cluster, layouts: Layouts) -> Array:
     """Return how many GPUs share a scale-up link in each layout's job: (layouts,).
 
-    A job inside one domain is all there is. Domains of many nodes (racks) are filled evenly where the job divides over equal whole nodes of
-    them, as schedulers place it (Slurm's --segment): 64 of NVL72's 72 GPUs where it is a power of two. Else they are filled one after the
-    other.
+    A job inside one domain is all there is. Domains of many nodes (racks) are filled evenly, by half or more, where the job divides over
+    equal whole nodes of them that hold whole tensor-parallel groups, as schedulers place it (Slurm's --segment): 64 of NVL72's 72 GPUs
+    where it is a power of two. Else they are filled one after the other.
     """
-    gpus, row_of = np.unique(layouts.tp * layouts.cp * layouts.pp * layouts.dp, return_inverse=True)
+    gpus = (layouts.tp * layouts.cp * layouts.pp * layouts.dp).astype(np.int64)
+    jobs, row_of = np.unique(np.stack([gpus, layouts.tp.astype(np.int64)]), axis=1, return_inverse=True)
     sizes = int(cluster.scale_up_gpus.value), int(cluster.gpus_per_node.value)
-    return np.array([_filled(int(n), *sizes) for n in gpus], dtype=np.float64)[row_of]
+    return np.array([_filled(int(n), int(tp), *sizes) for n, tp in jobs.T], dtype=np.float64)[np.ravel(row_of)]
 
 
-def _filled(gpus: int, domain: int, node: int) -> int:
+def _filled(gpus: int, tp: int, domain: int, node: int) -> int:
     if gpus <= domain:
         return gpus
-    even = (u for u in range(domain - domain % node, 0, -node) if gpus % u == 0)
+    even = (u for u in range(domain - domain % node, (domain - 1) // 2, -node) if gpus % u == 0 and u % tp == 0)
     return next(even, domain) if domain > node else domain
 
 
@@ -64,9 +65,10 @@ def data_groups(layouts: Layouts, domain: ArrayLike) -> tuple[Group, Group]:
     """
     strides = axis_strides(layouts)
     cp, dp = (Group.of(getattr(layouts, axis), strides[axis], domain) for axis in ("cp", "dp"))
-    local = np.minimum(cp.local * dp.local, domain)
+    together = Group.of(layouts.cp * layouts.dp, strides["cp"], domain)  # where nothing lies between the two axes
+    local = np.where(strides["dp"] == strides["cp"] * layouts.cp, together.local, np.minimum(cp.local * dp.local, domain))
     copies = copies_of_a_stage(layouts)
-    dense = Group(cp.size * dp.size * copies, np.maximum(local, 1.0))
+    dense = Group(together.size * copies, np.maximum(local, 1.0))
     between = np.where(strides["pp"] < strides["dp"], layouts.pp, 1)
     stride = (layouts.etp * layouts.ep * between).astype(np.float64)
     experts = Group.of(layouts.edp.astype(np.float64), stride, domain)
@@ -79,6 +81,16 @@ def shards_of(layouts: Layouts) -> tuple[Array, Array]:
     inner = np.minimum(layouts.shard, ranks)
     experts = np.maximum(layouts.edp * inner / ranks, 1.0)
     return inner[:, None], experts[:, None]
+
+
+def inner_group(whole: Group, ranks: ArrayLike) -> Group:
+    """Return the innermost `ranks` of a group that follow each other (HSDP's shards): those shards straddle domains as well.
+
+    They start at every multiple of gcd(ranks, those of the whole group in a domain).
+    """
+    size = np.minimum(whole.size, ranks)
+    count, local = np.rint(size).astype(np.int64), np.rint(whole.local).astype(np.int64)
+    return Group(size, np.where(size < whole.size, np.maximum(np.gcd(count, local), 1), whole.local).astype(np.float64))
 
 
 def copies_of_a_stage(layouts: Layouts) -> Array:

@@ -31,7 +31,7 @@ from parlay.estimate.pricer import ELEMENT, Pricer
 from parlay.estimate.stages import Stages
 from parlay.estimate.step_pieces import operators, overlaps, reruns, transfers
 from parlay.estimate.terms import Term, total, weakest
-from parlay.estimate.traits import traits_of
+from parlay.estimate.traits import send_by_place, traits_of
 from parlay.estimate.wires import OF_RATE, TRANSFER, Wires
 from parlay.hardware.spec import Cluster
 from parlay.layouts.layout import Layouts
@@ -83,6 +83,7 @@ class PipeTime:
     forward: Array
     backward: Array
     sends: Array  # what pipeline transfers add
+    least_sends: Array  # the least that they add on any stage that one of these stands for
     lost_sends: Array  # of that, what transfers and the compute beside them lose to each other
     host: Copies  # of activations to and from the host
     weights: dict[str, Array]  # block name -> how many of it each stage runs
@@ -95,6 +96,7 @@ class Sends:
     """How a pipeline's stages send to each other, by pipe."""
 
     exposed: Array  # (pipes, stages) seconds that they add to a micro-batch, with what is lost to overlap
+    least: Array  # (pipes, stages) of the stages that one of these stands for, the least
     lost: Array
     hops: Array  # (pipes,) those of fill and drain where the others run beside compute
     source: str
@@ -106,21 +108,22 @@ class Sends:
     pairs: tuple[Pair, ...]
     blocking: tuple[Array, Array] | None  # (pipes,) seconds of one inside a domain and across where a send waits for the other
 
-    def pieces(self, wires: Wires, rows: NDArray[np.int64]) -> tuple[Term, ...]:
-        """Return the collectives of one transfer from stage to stage."""
+    def pieces(self, wires: Wires, rows: NDArray[np.int64], at: NDArray[np.int64]) -> tuple[Term, ...]:
+        """Return the collectives of one chunk's exchanges, of stage `at` of each row."""
         if self.blocking is not None:
             return ()
         size = self.sent.shape
         return tuple(
             wires.term(
-                f"{m.op}", m.name, m.op, np.broadcast_to(m.nbytes, size)[rows], m.group.take(rows, size), one_way=_of(m, rows)
+                f"{m.op}",
+                m.name,
+                m.op,
+                np.broadcast_to(m.nbytes, size)[rows],
+                m.group.take(rows, size),
+                exchanges=np.asarray(m.forward)[rows, at],
             )
             for m in self.messages
         )
-
-
-def _of(m: Message, rows: NDArray[np.int64]) -> Array:
-    return np.asarray(m.forward, dtype=np.float64)[rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -271,7 +274,7 @@ class StepTime:
             inputs |= {name: np.where(s.overlapped[rows], x, np.nan) for name, x in beside.items()}
         return Term(
             "step.exposed.pp", "pipeline sends", value, "s", TRANSFER, inputs, s.source,
-            note=OF_SENDS if s.blocking is None else OF_BLOCKING, pieces=lambda: s.pieces(self.wires, rows),
+            note=OF_SENDS if s.blocking is None else OF_BLOCKING, pieces=lambda: s.pieces(self.wires, rows, self.slowest),
         )  # fmt: skip
 
     def _note(self, plain: str, axis: str) -> str:
@@ -402,8 +405,10 @@ def _micro_batch(p: Pricer, cluster: Cluster, blocks: dict[str, Cost], pipes: Pi
         weight_grad = weight_grad + n * cost.weight[row_of][:, None]
     host = activation_copies(model, cluster, p.workload, pipes, p.rates, forward, backward)
     forward, backward = forward + host.forward, backward + host.backward
-    sends = _sends(p, pipes.layouts, stages, forward, backward)
-    one = PipeTime(forward, backward, sends.exposed, sends.lost, host, weights, rerun * np.ones_like(stages.share), sends.pairs)
+    sends = _sends(p, pipes.layouts, stages, forward, backward, by_place=send_by_place(cluster, p.workload))
+    one = PipeTime(
+        forward, backward, sends.exposed, sends.least, sends.lost, host, weights, rerun * np.ones_like(stages.share), sends.pairs
+    )
     return one, sends, weight_grad
 
 
@@ -425,7 +430,7 @@ def _recomputed_share(layouts: Layouts, stages: Stages) -> Array:
     return np.asarray(np.where(count > 0, share, 1.0))
 
 
-def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward: Array) -> Sends:
+def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward: Array, *, by_place: bool) -> Sends:
     """Return what pipeline transfers add per micro-batch.
 
     Plain 1F1B sends and receives in one fused call in front of each forward and backward, exposed (Megatron forces
@@ -435,22 +440,23 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
 
     A stage exchanges an activation and a gradient over each of its borders, the two at once, so plain 1F1B waits once a border: the
     first and the last stage for one, those between for two. Where several stages share a scale-up domain some borders leave it and others
-    do not; of stages between the ends one stands for all of its content, so it has as many that leave as any of them.
+    do not; where stages are not counted `by_place`, those between the ends have as many that leave as any of them.
     """
     shard, row_of = p.shard, p.shard.row_of
     # Without sequence parallelism each tensor-parallel rank still sends only its part, and the receivers gather the parts
     # over the scale-up link (Megatron's scatter-gather optimisation, arXiv:2104.04473, section 4.1).
     whole = ELEMENT * (shard.tokens * p.model.hidden)[row_of]
     part = whole / shard.tp[row_of]
-    borders = Borders.of(layouts, stages, shard.domain[row_of], each=p.traits.sends is not None)
+    borders = Borders.of(layouts, stages, shard.domain[row_of], each=by_place)
     places = [Group(np.full_like(part, 2.0), np.full_like(part, local), borders.senders) for local in (2.0, 1.0)]
     inside, across = (p.rates.collective("send_recv", part, place) for place in places)
     each_way = np.where(borders.slow > 0, across.seconds[:, None], inside.seconds[:, None])
-    waits = borders.slow * across.seconds[:, None] + borders.fast * inside.seconds[:, None]
+    waits = borders.waits(borders.slow, across.seconds, inside.seconds)
+    shorter = waits - borders.waits(borders.fewest, across.seconds, inside.seconds)
     per_hop = np.divide(borders.staying * inside.seconds + borders.leaving * across.seconds, np.maximum(borders.all, 1.0))
     messages = [
-        Message("send to the next stage in the domain", "send_recv", part, places[0], 1.0 * (borders.staying > 0), 0.0),
-        Message("send to the next stage in another domain", "send_recv", part, places[1], 1.0 * (borders.leaving > 0), 0.0),
+        Message("send to the next stage in the domain", "send_recv", part, places[0], borders.fast, 0.0),
+        Message("send to the next stage in another domain", "send_recv", part, places[1], borders.slow, 0.0),
     ]
     apart = ~shard.sp[row_of] & (shard.tp[row_of] > 1)
     if apart.any():
@@ -460,7 +466,9 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
         waits = waits + np.where(apart, gathered.seconds, 0.0)[:, None] * borders.of_a_stage
         per_hop = per_hop + np.where(apart, gathered.seconds, 0.0)
         whole_group = Group(parts.size[row_of], parts.local[row_of])
-        messages.append(Message("all-gather of its parts", "all_gather", whole, whole_group, 1.0 * apart, 0.0))
+        messages.append(
+            Message("all-gather of its parts", "all_gather", whole, whole_group, borders.of_a_stage * apart[:, None], 0.0)
+        )
     on = layouts.pp > 1
     mean = waits / np.maximum(borders.of_a_stage, 1.0)
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
@@ -470,12 +478,14 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     beside = np.maximum(0.0, v * each - forward) + np.maximum(0.0, v * each - backward)
     lost = np.where((on & overlapped)[:, None], p.lost_s(v * each, forward) + p.lost_s(v * each, backward), 0.0)
     exposed = np.where(on[:, None], np.where(overlapped[:, None], beside, v * waits), 0.0)
+    shorter = np.where(on & ~overlapped, 1.0, 0.0)[:, None] * v * shorter
     hops = np.where(on & overlapped, 2.0 * borders.all * per_hop, 0.0)
     source, blocking = (across if np.any(borders.leaving > 0) else inside).source, None
     if p.traits.sends is not None:
         alone = part / p.traits.sends
         blocking = alone, np.maximum(alone, across.seconds)
-        exposed = 2.0 * (borders.slow * blocking[1][:, None] + borders.fast * alone[:, None])
+        exposed, least = (2.0 * borders.waits(n, blocking[1], alone) for n in (borders.slow, borders.fewest))
+        shorter = exposed - least
         source = (
             across.source if np.any((blocking[1] > alone) & (borders.leaving > 0)) else "profile"
         )  # the network's, where it is what some send waits for
@@ -486,7 +496,18 @@ def _sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, backward
     )
     each_way = np.where(overlapped[:, None], each_way, mean)
     return Sends(
-        exposed + lost, lost, hops, source, part, each_way, borders.of_a_stage, overlapped, tuple(messages), pairs, blocking
+        exposed + lost,
+        exposed + lost - shorter,
+        lost,
+        hops,
+        source,
+        part,
+        each_way,
+        borders.of_a_stage,
+        overlapped,
+        tuple(messages),
+        pairs,
+        blocking,
     )
 
 
@@ -499,6 +520,11 @@ class Borders:
     senders: Array  # (pipes,) share of a domain's GPUs that send over a border that leaves it
     slow: Array  # (pipes, stages) of the borders of a stage, those that leave: with virtual stages the last one meets the first again
     fast: Array  # (pipes, stages) those that do not
+    fewest: Array  # (pipes, stages) the fewest that leave of any stage that one of these stands for
+
+    def waits(self, slow: Array, across: Array, inside: Array) -> Array:
+        """Return the seconds of one exchange over each border of a stage, `slow` of which leave: (pipes, stages)."""
+        return np.asarray(slow * across[:, None] + (self.of_a_stage - slow) * inside[:, None])
 
     @property
     def of_a_stage(self) -> Array:
@@ -514,8 +540,8 @@ class Borders:
     def of(cls, layouts: Layouts, stages: Stages, domain: Array, *, each: bool) -> Borders:
         """Return the borders of each pipe's stages where `domain` GPUs (pipes,) share a scale-up link.
 
-        `each` stage is listed, or those between the ends are taken to have as many slow borders as any of them has. Pipelines follow
-        each other, so some start at every multiple of g = gcd(GPUs of a pipeline, domain): a border leaves where a multiple of g lies
+        `each` stage has its own, or those between the ends are taken to have as many slow borders as any of them has (`send_by_place`).
+        Pipelines follow each other, so some start at every multiple of g = gcd(GPUs of a pipeline, domain): a border leaves where a multiple of g lies
         behind the first rank of the stage above it and not behind the last one of the stage below.
         """
         apart, pp, at = axis_strides(layouts)["pp"], layouts.pp.astype(np.float64), stages.index
@@ -532,13 +558,17 @@ class Borders:
         if len(odd):
             found = 1.0 * leaves(np.arange(-1, layouts.pp[odd].max())[None, :], odd)
             leaving[odd], most[odd] = found.sum(axis=1), (found[:, 1:] + found[:, :-1]).max(axis=1)
+        # A domain between two others sends an activation over one border and a gradient over the other.
+        senders = np.minimum(apart * np.where(leaving > 1, 2.0, 1.0) / domain, 1.0)
         between, turns = (at > 0) & (at < pp[:, None] - 1), (layouts.vpp > 1)[:, None]
         both = np.where(between | turns, 2.0, 1.0) * (pp > 1)[:, None]
-        any_of_them = (most * (leaving > 0))[:, None]
-        slow = 1.0 * leaves(at - 1) + 1.0 * leaves(at)
-        slow = np.where(turns, 2.0 * (leaving > 0)[:, None], slow if each else np.where(between, any_of_them, slow))
-        slow = np.minimum(slow, both)
-        return cls(pp - 1.0, leaving, np.minimum(apart / domain, 1.0), np.asarray(slow), np.asarray(both - slow))
+        some = (leaving > 0)[:, None]
+        own = 1.0 * leaves(at - 1) + 1.0 * leaves(at)
+        slow = own if each else np.where(between, most[:, None] * some, own)
+        least = np.where(start % apart == 0, np.maximum(3.0 - every, 0.0), 0.0)[:, None] * some
+        fewest = np.where(between, np.minimum(least, slow), own) if each and not stages.every else slow
+        slow, fewest = (np.minimum(np.where(turns, 2.0 * some, n), both) for n in (slow, fewest))
+        return cls(pp - 1.0, leaving, senders, np.asarray(slow), np.asarray(both - slow), np.asarray(fewest))
 
 
 def _slug(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Literal
 from parlay.errors import UsageError
 from parlay.estimate.frameworks import capability_of, precision_aware, resolve
 from parlay.estimate.precision import matmul_dtype
-from parlay.hardware.spec import Device
+from parlay.hardware.spec import Cluster, Device
 from parlay.layouts.vocabulary import FUSED_LAYERS
 from parlay.layouts.workload import Workload
 from parlay.rates.datasheet import C2C_BYTES_PER_S
@@ -89,6 +89,18 @@ AWARE_TENSOR = 0.5
 # rank inside a node (5 runs). Those on 16 leave 0.3 to 2.2 across nodes (9 runs), whose network carries 1.5 a rank at best; that its
 # engine would reach as much over a faster network as inside a node is assumed.
 SENDS = {"nanotron": 5.5e9}
+# A scale-up link of this many times a GPU's network: where borders between stages differ by more (TCP 288, Omni-Path 48, four HDR ports for
+# eight A100 24, NDR 9), which of them leave a node is looked at stage by stage. Below, one stage of each content stands for the others.
+UNEVEN_BORDERS = 40.0
+
+
+def send_by_place(cluster: Cluster, workload: Workload) -> bool:
+    """Return whether what a pipeline's stage sends is counted by its place, with every stage listed."""
+    return (
+        workload.framework in SENDS or cluster.scale_up_link.bytes_per_s.value > UNEVEN_BORDERS * cluster.nic_bytes_per_s_per_gpu
+    )
+
+
 # Frameworks that add a weight's gradient into a main gradient of its own behind the backward of every micro-batch: Megatron's hook
 # where the product has not added it already, which no look-up of a table does (core/distributed/distributed_data_parallel.py,
 # _make_backward_post_hook: main_grad.add_), and nanotron for all weights (optim/gradient_accumulator.py, _accumulate_grad and its hook).

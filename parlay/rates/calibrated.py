@@ -155,7 +155,7 @@ class CalibratedRates:
             seconds[at], known[at] = np.exp(logs), True
         if known.all():
             return Priced(real(seconds), SOURCES[level])
-        rest = self.base.collective(op, S, Group(n, local))
+        rest = self.base.collective(op, S, Group(n, local, group.senders))
         return Priced(real(np.where(known, seconds, rest.seconds)), rest.source)
 
     def _between(self, op: str, size: float, local: float) -> tuple[Sweep, Sweep, float] | None:

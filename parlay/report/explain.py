@@ -126,7 +126,7 @@ def term_lines(e: Estimate, term: Term, whole: Term, page: Page) -> list[str]:
 
 def _counts(piece: Term) -> bool:
     """Return whether a collective is there: it takes time, and a forward or a backward has it."""
-    return bool(piece.value) and any(piece.inputs.get(name, 0) for name in ("forward", "backward", "one_way"))
+    return bool(piece.value) and any(piece.inputs.get(name, 0) for name in ("forward", "backward", "exchanges"))
 
 
 def _pieces(pieces: list[Term], page: Page) -> list[str]:

@@ -269,7 +269,7 @@ def _without_overlap(question: Question, space: Space, rates: Rates, found: _Fou
 def _priced(question: Question, space: Space, rates: Rates, found: _Found, layouts: Layouts) -> Array:
     """Price memory of all and time of what fits, keep the best, and return the bytes that each layout holds too many."""
     model, cluster, workload = question.model, question.cluster, question.workload
-    stages = deciding_stages(model, workload, layouts)
+    stages = deciding_stages(model, cluster, workload, layouts)
     pipes = Pipes.of(model, cluster, workload, layouts, stages)
     held = price_memory(model, cluster, workload, layouts, stages=stages, pipes=pipes)
     room = host_has_room(model, cluster, workload, layouts, stages, pipes=pipes)

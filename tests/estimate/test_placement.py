@@ -6,15 +6,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from parlay.estimate.placement import axis_group, data_groups, domains
+from parlay.estimate.placement import axis_group, data_groups, domains, inner_group
 from parlay.estimate.time import Borders
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.vocabulary import DEFAULT_ORDER
+from parlay.rates.interface import Group
 
 NODES, RACKS = load_cluster("dgx-h100"), load_cluster("gb200-nvl72")
 SIZES = (1, 2, 3, 4, 6, 8)
-ALL = [dict(zip(("tp", "cp", "pp", "dp"), x, strict=True)) for x in product((1, 2, 4, 8), (1, 2), SIZES, SIZES)]
+ALL = [dict(zip(("tp", "cp", "pp", "dp"), x, strict=True)) for x in product((1, 2, 4, 8), (1, 2, 3), SIZES, SIZES)]
 
 
 def places(x):
@@ -63,14 +64,26 @@ class Listed:
     """Every stage of a pipe by its number."""
 
     def __init__(self, index):
-        self.index = index
+        self.index, self.every = index, True
+
+
+def test_shards_of_a_few_ranks_straddle_nodes_as_well():
+    """24 ranks in shards of 6 over nodes of 8: {6, 7, 8, ...} has two of them in the first node."""
+    whole = Group(np.array([24.0, 24.0, 64.0]), np.array([8.0, 8.0, 8.0]))
+    found = inner_group(whole, np.array([6.0, 24.0, 8.0]))
+    assert (found.size.tolist(), found.local.tolist()) == ([6, 24, 8], [2, 8, 8])
 
 
 @pytest.mark.parametrize(
-    ("gpus", "share"), [(4, 4), (64, 64), (72, 72), (128, 64), (144, 72), (256, 64), (96, 48), (80, 40), (288, 72), (74, 72)]
+    ("gpus", "share"),
+    [(4, 4), (64, 64), (72, 72), (128, 64), (144, 72), (256, 64), (96, 48), (80, 40), (288, 72), (74, 72), (76, 72), (152, 72)],
 )
 def test_a_job_fills_racks_evenly_where_it_can(gpus, share):
     assert domains(RACKS, Layouts.of(Layout(dp=gpus)))[0] == share
+
+
+def test_racks_hold_whole_tensor_parallel_groups():
+    assert domains(RACKS, Layouts.of([Layout(tp=t, dp=120 // t) for t in (1, 4, 8)])).tolist() == [60, 60, 40]
 
 
 def test_a_job_fills_nodes_one_after_the_other():
