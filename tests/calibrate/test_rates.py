@@ -330,3 +330,14 @@ def test_a_host_link_that_the_hardware_file_lacks_comes_from_the_calibration(clu
         rates_for(bare).host_copy(1e9, "to_host")
     mine = calibrated_rates(calibration(host_copies=tuple(copies("to_host", 40e9))), bare, rates_for(bare))
     assert mine.host_copy(1 << 28, "to_host").source == "calibrated"
+
+
+def test_a_lone_sender_has_a_nic_beside_a_calibration_too():
+    """Eight A100 share four NICs on this cluster; its sends were not measured, so they are the base's."""
+    cluster = load_cluster("jean-zay-a100")
+    base = rates_for(cluster)
+    mine = calibrated_rates(calibration(), cluster, base)
+    lone, all_of_them = (Group(np.array(2.0), np.array(1.0), senders) for senders in (0.5, 1.0))
+    seconds = [float(mine.collective("send_recv", 2**26, place).seconds) for place in (lone, all_of_them)]
+    assert seconds == [float(base.collective("send_recv", 2**26, place).seconds) for place in (lone, all_of_them)]
+    assert seconds[1] == pytest.approx(2 * seconds[0], rel=0.01)

@@ -480,7 +480,8 @@ def test_nanotron_moves_one_tensor_at_a_time(layout, slow):
         ({"tp": 4, "pp": 4}, [0, 1, 1, 0]),
         ({"pp": 2, "dp": 8}, [1, 1]),
         ({"tp": 8, "pp": 4}, [1, 2, 2, 1]),
-        ({"tp": 2, "pp": 8, "dp": 2}, [0, *[1] * 6, 0]),  # stages between the ends take what any of them takes
+        ({"tp": 2, "pp": 8, "dp": 2}, [0, *[1] * 6, 0]),
+        ({"pp": 16}, [*[0] * 7, 1, 1, *[0] * 7]),  # far slower outside, so each stage has its own
         ({"pp": 2, "dp": 6}, [1, 1]),  # 12 GPUs: of the second stage's ranks some are in the first node, as those of their group
         ({"pp": 4, "dp": 6}, [1, 2, 2, 1]),
         ({"pp": 4, "dp": 4, "vpp": 2}, [2] * 4),  # the last stage sends to the first as well
