@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parlay.estimate.placement import axis_group, data_groups, domains, inner_group
-from parlay.estimate.time import Borders
+from parlay.estimate.sends import Borders
 from parlay.hardware.load import load_cluster
 from parlay.layouts.layout import Layout, Layouts
 from parlay.layouts.vocabulary import DEFAULT_ORDER
