@@ -105,7 +105,13 @@ def pipeline_sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, 
             Message("all-gather of its parts", "all_gather", whole, whole_group, borders.of_a_stage * apart[:, None], 0.0)
         )
     on = layouts.pp > 1
-    mean = waits / np.maximum(borders.of_a_stage, 1.0)
+    # GPipe sends all activations, then all gradients: each way waits on its own, for the slower border of a stage.
+    gpipe = (layouts.schedule == SCHEDULES.index("gpipe"))[:, None] & (layouts.pp > 1)[:, None]
+    least_way = np.where(borders.fewest > 0, across.seconds[:, None], inside.seconds[:, None])
+    slow_way = np.where(borders.slow > 0, across.seconds[:, None], inside.seconds[:, None])
+    shorter = np.where(gpipe, 2.0 * (slow_way - least_way), shorter)
+    waits, exchanges = np.where(gpipe, 2.0 * each_way, waits), np.where(gpipe, 2.0, borders.of_a_stage)
+    mean = waits / np.maximum(exchanges, 1.0)
     overlapped = (layouts.vpp > 1) | (layouts.schedule == SCHEDULES.index("dualpipe"))
     if p.workload.overlap_p2p is not None:
         overlapped = np.full(len(layouts), p.workload.overlap_p2p)
@@ -138,7 +144,7 @@ def pipeline_sends(p: Pricer, layouts: Layouts, stages: Stages, forward: Array, 
         source,
         part,
         each_way,
-        borders.of_a_stage,
+        exchanges,
         overlapped,
         tuple(messages),
         pairs,
